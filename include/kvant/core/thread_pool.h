@@ -1,0 +1,32 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+namespace kvant {
+
+/// Fixed set of worker threads. `parallel_for` is not re-entrant and is called from one thread at a time.
+class ThreadPool {
+ public:
+  /// `num_threads` counts the calling thread; 0 = one per available core.
+  explicit ThreadPool(int num_threads);
+  ~ThreadPool();
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+  int num_threads() const;
+
+  /// Runs `body(task, worker)` for every task in [0, num_tasks); tasks are handed out in order, worker is in
+  /// [0, num_threads). Returns when all are done. Allocates nothing.
+  void parallel_for(int64_t num_tasks, const std::function<void(int64_t task, int worker)>& body);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+/// Cores this process may run on.
+int available_cores();
+
+}  // namespace kvant
