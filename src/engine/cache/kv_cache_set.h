@@ -1,0 +1,110 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/cache/layer_groups.h"
+#include "engine/cache/page_allocator.h"
+#include "engine/cache/profile.h"
+#include "kvant/attn/attention.h"
+#include "kvant/attn/edges.h"
+#include "kvant/attn/kv_spec.h"
+#include "kvant/core/status.h"
+#include "kvant/core/stream.h"
+#include "kvant/engine/model_config.h"
+
+namespace kvant::engine {
+
+/// Why a row is in a batch. It decides when pages age, never how many tokens the row may have.
+enum class RowPhase : uint8_t {
+  kDecode,   ///< One accepted token, then any drafts: ages by what is accepted.
+  kExtend,   ///< A later chunk of a prompt: ages on the prefill grid.
+  kPrefill,  ///< A prompt's first chunk.
+};
+
+using SequenceId = int32_t;
+
+struct KvCacheOptions {
+  attn::KvSpec spec;  ///< Resolved: not `auto`.
+  int32_t page_size = 16;
+  int32_t max_sequences = 1;
+  int32_t max_tokens = 0;                    ///< Per sequence.
+  std::shared_ptr<const KvProfile> profile;  ///< Shared by the caches of one model. Ignored by 16-bit and plain specs.
+};
+
+/// One sequence's part in a step.
+struct StepRow {
+  SequenceId sequence = 0;
+  int32_t num_tokens = 0;
+  RowPhase phase = RowPhase::kDecode;
+};
+
+/// The cache of a model under one `--kv` spec: pools, page tables, exact edges, conditioner and attention plans of
+/// every layer group. Several sets with different specs can live over one set of weights.
+///
+/// A step is begin_step, then attend once per layer in order, then end_step. Memory is taken at construction only.
+class KvCacheSet {
+ public:
+  /// `limits` bounds a step (max_pages_per_request is filled in here).
+  static Result<std::unique_ptr<KvCacheSet>> create(const ModelConfig& config, const KvCacheOptions& options,
+                                                    attn::AttnLimits limits, Stream stream);
+  ~KvCacheSet();
+  KvCacheSet(const KvCacheSet&) = delete;
+  KvCacheSet& operator=(const KvCacheSet&) = delete;
+
+  Result<SequenceId> add_sequence();
+  void remove_sequence(SequenceId sequence);
+  int32_t length(SequenceId sequence) const;
+  int32_t max_tokens() const;
+
+  /// Drops rejected drafts: the newest tokens, none of which may lie in an aged page.
+  void rollback(SequenceId sequence, int32_t length);
+  /// Keeps as much of the first `common` tokens as a fresh run over them would hold byte for byte, and returns how
+  /// many. Without exact edges that is `common`; with them it is the last grid point that prompt chunks reached and
+  /// whose exact tail is still held.
+  int32_t keep_prefix(SequenceId sequence, int32_t common);
+
+  /// How many tokens of a prompt chunk may go into one step from `position` on: up to the next grid point when the
+  /// cache has exact edges.
+  int32_t tokens_to_grid_point(int32_t position) const;
+
+  /// Reserves pages, ages what falls out of the tail, and prepares slots and tables. On failure nothing has changed.
+  Status begin_step(std::span<const StepRow> rows);
+  /// Writes this step's keys and values of a layer, ages its pages, then attends. Tokens are those of the rows, in
+  /// order. q and out are dense [tokens, heads, head_dim]; k and v have token strides in elements.
+  struct AttendArgs {
+    const float* q = nullptr;
+    const float* k = nullptr;
+    const float* v = nullptr;
+    int64_t k_token_stride = 0;
+    int64_t v_token_stride = 0;
+    const float* sinks = nullptr;
+    float* out = nullptr;
+  };
+  Status attend(int32_t layer, const AttendArgs& args, Stream stream);
+  void end_step();
+
+  const attn::KvSpec& spec() const;
+  std::span<const LayerGroup> groups() const;
+  /// All layers, base format.
+  double bytes_per_token() const;
+  /// Bytes that a sequence of `length` decoded tokens occupies, exact edges included, per token.
+  double effective_bytes_per_token(int32_t length) const;
+  /// Attention routes of the groups, joined by ", ".
+  std::string route() const;
+  /// "profile 1f2e...", "none" or "1.0 (plain)".
+  std::string scale_source() const;
+  /// Pages in use over all groups.
+  int64_t base_pages_used() const;
+  int64_t exact_pages_used() const;
+
+ private:
+  struct Impl;
+  explicit KvCacheSet(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace kvant::engine

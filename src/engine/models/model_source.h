@@ -1,0 +1,51 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kvant/core/status.h"
+#include "kvant/engine/model_config.h"
+#include "ops/linear.h"
+
+namespace kvant::engine {
+
+class GgufFile;
+
+/// A weight that can be read but has not been: its shape has been checked, its bytes have not been touched.
+struct WeightView {
+  std::string name;
+  int64_t rows = 0;     ///< Output features; 1 for a vector.
+  int64_t columns = 0;  ///< Input features.
+  ops::WeightRows read;
+
+  bool present() const { return read != nullptr; }
+};
+
+struct LayerWeights {
+  WeightView attention_norm;
+  WeightView q, k, v, output;
+  WeightView q_bias, k_bias, v_bias, output_bias;  ///< Present as LayerConfig says.
+  WeightView q_norm, k_norm;
+  WeightView sinks;
+  WeightView ffn_norm;
+  WeightView gate, up, down;
+};
+
+/// A checkpoint seen as a model: configuration and views of all its weights, in the decoder's channel order.
+struct ModelSource {
+  ModelConfig config;
+  WeightView embedding;  ///< [vocabulary, hidden]
+  WeightView final_norm;
+  WeightView head;  ///< [vocabulary, hidden]; the embedding when tied.
+  std::vector<LayerWeights> layers;
+  std::string hash;                   ///< Of size, metadata and sampled weight bytes: names the model's profile.
+  std::shared_ptr<const void> owner;  ///< Keeps what the views read from alive.
+};
+
+/// Finds the architecture in the registry, reads its configuration and checks every tensor's presence and shape.
+/// No weight is read. Unknown architectures, RoPE scalings and activations are refused by name.
+Result<ModelSource> open_gguf_model(std::shared_ptr<const GgufFile> file);
+
+}  // namespace kvant::engine
