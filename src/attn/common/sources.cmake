@@ -1,1 +1,1 @@
-set(sources)
+set(sources batch_order.cc batch_padding.cc mask.cc query_lengths.cc)
