@@ -1,5 +1,8 @@
 #pragma once
 
+#include "core/float_bits.h"
+#include "engine/loader/gguf.h"
+
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -9,9 +12,6 @@
 #include <string>
 #include <string_view>
 #include <vector>
-
-#include "core/float_bits.h"
-#include "engine/loader/gguf.h"
 
 namespace kvant::testing {
 

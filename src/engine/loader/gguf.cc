@@ -1,14 +1,14 @@
 #include "engine/loader/gguf.h"
 
-#include <algorithm>
-#include <bit>
-#include <cstring>
-#include <limits>
-#include <utility>
+#include "engine/loader/gguf_types.h"
+#include "engine/loader/printable.h"
 
 #include <fmt/format.h>
 
-#include "engine/loader/gguf_types.h"
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <utility>
 
 namespace kvant::engine {
 namespace {

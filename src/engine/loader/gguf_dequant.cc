@@ -1,9 +1,10 @@
 // Expansion of ggml's block encodings, each a struct of a block's elements, its bytes and a function that expands one.
 // Layouts: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md and the type definitions it refers to.
-#include <cstring>
+#include "engine/loader/gguf.h"
 
 #include "core/float_bits.h"
-#include "engine/loader/gguf.h"
+
+#include <cstring>
 
 namespace kvant::engine {
 namespace {

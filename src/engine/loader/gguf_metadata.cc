@@ -1,9 +1,8 @@
-#include <limits>
+#include "engine/loader/gguf.h"
 
 #include <fmt/format.h>
 
-#include "engine/loader/gguf.h"
-#include "engine/loader/gguf_types.h"
+#include <limits>
 
 namespace kvant::engine {
 namespace {

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <iterator>
+
 namespace kvant::engine {
 namespace {
 
@@ -44,15 +46,6 @@ std::string supported_gguf_types() {
   for (const GgufTypeInfo& row : kTypes)
     fmt::format_to(std::back_inserter(text), "{}{}", text.empty() ? "" : ", ", row.name);
   return text;
-}
-
-std::string printable(std::string_view text) {
-  constexpr size_t kLongest = 64;
-  std::string out(text.substr(0, kLongest));
-  for (char& c : out)
-    if (c < ' ' || c > '~') c = '?';
-  if (text.size() > kLongest) out += "...";
-  return out;
 }
 
 std::string_view to_string(GgufType type) { return find_gguf_type(static_cast<uint32_t>(type))->name; }

@@ -24,7 +24,4 @@ std::string describe_gguf_type(uint32_t id);
 /// "F32, F16, ...": for refusals.
 std::string supported_gguf_types();
 
-/// Untrusted text for a one-line message: shortened, and everything but printable ASCII replaced by '?'.
-std::string printable(std::string_view text);
-
 }  // namespace kvant::engine

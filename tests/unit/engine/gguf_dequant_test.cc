@@ -1,14 +1,14 @@
+#include "core/float_bits.h"
+#include "engine/loader/gguf.h"
+#include "engine/loader/gguf_types.h"
+
+#include <gtest/gtest.h>
+
 #include <cstdint>
 #include <fstream>
 #include <map>
 #include <string>
 #include <vector>
-
-#include <gtest/gtest.h>
-
-#include "core/float_bits.h"
-#include "engine/loader/gguf.h"
-#include "engine/loader/gguf_types.h"
 
 namespace kvant::engine {
 namespace {

@@ -1,16 +1,16 @@
 #include "engine/loader/gguf.h"
 
+#include "support/gguf_writer.h"
+#include "support/temp_dir.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
 #include <cstring>
 #include <fstream>
 #include <limits>
 #include <string>
 #include <vector>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include "support/gguf_writer.h"
-#include "support/temp_dir.h"
 
 namespace kvant::engine {
 namespace {
