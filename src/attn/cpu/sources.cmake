@@ -1,1 +1,1 @@
-set(sources)
+set(sources append.cc convert_pages.cc write_tokens.cc)

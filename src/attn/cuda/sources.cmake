@@ -1,0 +1,1 @@
+set(sources append_no_cuda.cc)
