@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string_view>
 
 #include "kvant/core/status.h"
 #include "kvant/core/stream.h"
@@ -10,6 +11,8 @@
 namespace kvant::ops {
 
 enum class LinearFormat : uint8_t { kF32, kBf16, kInt8 };
+
+std::string_view to_string(LinearFormat format);
 
 /// Fills rows [row_begin, row_end) of a weight [out_features, in_features] as fp32. Called from several threads.
 using WeightRows = std::function<void(int64_t row_begin, int64_t row_end, float* out)>;

@@ -1,0 +1,37 @@
+#include "ops/linear.h"
+
+#include <fmt/format.h>
+
+#include "ops/linear_onednn.h"
+
+namespace kvant::ops {
+
+std::string_view to_string(LinearFormat format) {
+  switch (format) {
+    case LinearFormat::kF32: return "f32";
+    case LinearFormat::kBf16: return "bf16";
+    case LinearFormat::kInt8: return "int8";
+  }
+  return "?";
+}
+
+Result<std::unique_ptr<Linear>> Linear::create(LinearFormat format, int64_t out_features, int64_t in_features,
+                                               const WeightRows& rows, int64_t max_rows, Stream stream) {
+  if (out_features <= 0 || in_features <= 0 || max_rows <= 0) {
+    return failure(StatusCode::kInvalidArgument,
+                   fmt::format("a linear layer of {} outputs, {} inputs and {} rows; each must be at least 1",
+                               out_features, in_features, max_rows));
+  }
+  if (!linear_format_supported(format)) {
+    return failure(StatusCode::kUnsupported,
+                   fmt::format("{} weights: this CPU lacks the instructions; use f32", to_string(format)));
+  }
+  switch (format) {
+    case LinearFormat::kF32:
+    case LinearFormat::kBf16: return create_onednn_linear(format, out_features, in_features, rows, max_rows, stream);
+    case LinearFormat::kInt8: break;
+  }
+  return failure(StatusCode::kInternal, "unknown weight format");
+}
+
+}  // namespace kvant::ops

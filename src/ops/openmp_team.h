@@ -1,0 +1,22 @@
+#pragma once
+
+#include <omp.h>
+
+namespace kvant::ops {
+
+/// Sets how many threads OpenMP regions started by this thread use, while it lives. The setting is per calling thread,
+/// so other users of OpenMP in the process see nothing of it.
+class OpenMpTeam {
+ public:
+  explicit OpenMpTeam(int num_threads) : before_(omp_get_max_threads()) {
+    if (before_ != num_threads) omp_set_num_threads(num_threads);
+  }
+  ~OpenMpTeam() { omp_set_num_threads(before_); }
+  OpenMpTeam(const OpenMpTeam&) = delete;
+  OpenMpTeam& operator=(const OpenMpTeam&) = delete;
+
+ private:
+  int before_;
+};
+
+}  // namespace kvant::ops

@@ -1,0 +1,11 @@
+#pragma once
+
+// Include before any Highway header. SSE4 brings nothing over the SSSE3 baseline here, and code is written for vectors
+// of fixed size.
+#include <hwy/detect_compiler_arch.h>
+
+#if HWY_ARCH_X86
+#define HWY_DISABLED_TARGETS HWY_SSE4
+#elif HWY_ARCH_ARM
+#define HWY_DISABLED_TARGETS (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128)
+#endif
