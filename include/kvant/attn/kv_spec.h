@@ -30,7 +30,11 @@ struct KvSpec {
   KeyConditioning conditioning = KeyConditioning::kNone;
   ExactEdges edges;
 
-  friend bool operator==(const KvSpec&, const KvSpec&) = default;
+  /// Compares the meaning, not the text.
+  friend bool operator==(const KvSpec& a, const KvSpec& b) {
+    return a.automatic == b.automatic && a.k_format == b.k_format && a.v_format == b.v_format && a.policy == b.policy &&
+           a.conditioning == b.conditioning && a.edges == b.edges;
+  }
 
   bool quantised() const { return info(k_format).quantised || info(v_format).quantised; }
   /// Canonical text that parses back to the same value, such as "nvfp4:policy=search:cond=full:edges=16,32".
@@ -38,10 +42,11 @@ struct KvSpec {
 };
 
 /// Refuses what it does not know by name: format, key, policy, negative edges, edges or conditioning on a 16-bit
-/// format.
+/// format, a policy without an nvfp4 plane.
 Result<KvSpec> parse_kv_spec(std::string_view text);
 
-/// Replaces `auto` by the 16-bit format that matches the model's dtype (bf16 for f32 or quantised weights).
+/// Replaces `auto` by the 16-bit format that matches the model's dtype (bf16 for f32 or quantised weights); `text`
+/// stays.
 KvSpec resolve_kv_spec(const KvSpec& spec, DType model_dtype);
 
 }  // namespace kvant::attn

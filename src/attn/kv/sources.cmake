@@ -1,1 +1,1 @@
-set(sources kv_layout.cc)
+set(sources kv_layout.cc kv_spec.cc)
