@@ -1,1 +1,1 @@
-set(sources append.cc)
+set(sources append.cc capability.cc select.cc)

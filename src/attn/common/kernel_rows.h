@@ -1,0 +1,61 @@
+#pragma once
+
+#include "kvant/attn/kernel_table.h"
+
+namespace kvant::attn {
+
+inline constexpr FormatSet kAllFormats{KvFormat::kF32,  KvFormat::kF16,  KvFormat::kBf16,
+                                       KvFormat::kE4m3, KvFormat::kE5m2, KvFormat::kNvfp4};
+
+inline constexpr FeatureSet kLayoutFeatures{AttnFeature::kMixedFormats, AttnFeature::kMixedHeadDims,
+                                            AttnFeature::kPackedCodes, AttnFeature::kSm10xScales,
+                                            AttnFeature::kInterleavedPlanes};
+inline constexpr FeatureSet kAppendFeatures{
+    AttnFeature::kExactPages,  AttnFeature::kConditioning, AttnFeature::kMixedFormats,     AttnFeature::kMixedHeadDims,
+    AttnFeature::kPackedCodes, AttnFeature::kSm10xScales,  AttnFeature::kInterleavedPlanes};
+inline constexpr FeatureSet kAllFeatures{AttnFeature::kWindow,
+                                         AttnFeature::kSoftCap,
+                                         AttnFeature::kSinks,
+                                         AttnFeature::kFullMask,
+                                         AttnFeature::kPackedMask,
+                                         AttnFeature::kRagged,
+                                         AttnFeature::kLse,
+                                         AttnFeature::kContextParallel,
+                                         AttnFeature::kExactPages,
+                                         AttnFeature::kConditioning,
+                                         AttnFeature::kBatchInvariant,
+                                         AttnFeature::kMixedFormats,
+                                         AttnFeature::kMixedHeadDims,
+                                         AttnFeature::kPackedCodes,
+                                         AttnFeature::kSm10xScales,
+                                         AttnFeature::kInterleavedPlanes};
+inline constexpr FeatureSet kMergeFeatures{AttnFeature::kSinks, AttnFeature::kLse};
+
+/// Features that mean something to an op; the rest of a configuration is no concern of its kernels.
+constexpr FeatureSet features_of(AttnOp op) {
+  switch (op) {
+    case AttnOp::kAppend: return kAppendFeatures;
+    case AttnOp::kDecode: return kAllFeatures;
+    case AttnOp::kPrefill: return kAllFeatures;
+    case AttnOp::kMerge: return kMergeFeatures;
+    case AttnOp::kConvert: return kLayoutFeatures;
+  }
+  return kAllFeatures;
+}
+
+/// The one table. A row is a promise: only kernels that are in the tree stand here, and `verified_on` names only
+/// places where the kernel tests have passed.
+inline constexpr KernelRow kKernelRows[] = {
+    {AttnOp::kAppend, DeviceFamily::kCpu, "cpu/append", kAllFormats, kCpuKvLimits, kAppendFeatures,
+     GraphSupport::kNever, "", "x86-64, ARM64"},
+    {AttnOp::kDecode, DeviceFamily::kCpu, "cpu/decode_splitkv", kAllFormats, kCpuKvLimits, kAllFeatures,
+     GraphSupport::kNever, "", "SSE4, AVX2, AVX-512, NEON"},
+    {AttnOp::kPrefill, DeviceFamily::kCpu, "cpu/prefill_panel", kAllFormats, kCpuKvLimits, kAllFeatures,
+     GraphSupport::kNever, "", "SSE4, AVX2, AVX-512, NEON"},
+    {AttnOp::kMerge, DeviceFamily::kCpu, "cpu/merge", kAllFormats, kCpuKvLimits, kMergeFeatures, GraphSupport::kNever,
+     "", "x86-64, ARM64"},
+    {AttnOp::kConvert, DeviceFamily::kCpu, "cpu/convert", kAllFormats, kCpuKvLimits, kLayoutFeatures,
+     GraphSupport::kNever, "", "x86-64, ARM64"},
+};
+
+}  // namespace kvant::attn
