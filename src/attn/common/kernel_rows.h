@@ -47,7 +47,7 @@ constexpr FeatureSet features_of(AttnOp op) {
 /// places where the kernel tests have passed.
 inline constexpr KernelRow kKernelRows[] = {
     {AttnOp::kAppend, DeviceFamily::kCpu, "cpu/append", kAllFormats, kCpuKvLimits, kAppendFeatures,
-     GraphSupport::kNever, "", "x86-64, ARM64"},
+     GraphSupport::kNever, "x86-64", "ARM64"},
     {AttnOp::kDecode, DeviceFamily::kCpu, "cpu/decode_splitkv", kAllFormats, kCpuKvLimits, kAllFeatures,
      GraphSupport::kNever, "", "SSE4, AVX2, AVX-512, NEON"},
     {AttnOp::kPrefill, DeviceFamily::kCpu, "cpu/prefill_panel", kAllFormats, kCpuKvLimits, kAllFeatures,
@@ -55,7 +55,7 @@ inline constexpr KernelRow kKernelRows[] = {
     {AttnOp::kMerge, DeviceFamily::kCpu, "cpu/merge", kAllFormats, kCpuKvLimits, kMergeFeatures, GraphSupport::kNever,
      "", "x86-64, ARM64"},
     {AttnOp::kConvert, DeviceFamily::kCpu, "cpu/convert", kAllFormats, kCpuKvLimits, kLayoutFeatures,
-     GraphSupport::kNever, "", "x86-64, ARM64"},
+     GraphSupport::kNever, "x86-64", "ARM64"},
 };
 
 }  // namespace kvant::attn
