@@ -29,6 +29,9 @@ Result<WeightFormat> parse_weight_format(std::string_view name);
 /// `done` of `total` units of a long step; total 0 = unknown.
 using ProgressFn = std::function<void(std::string_view step, int64_t done, int64_t total)>;
 
+/// A one-line message for people, such as "made a KV profile ...".
+using NoticeFn = std::function<void(std::string_view text)>;
+
 struct EngineOptions {
   std::filesystem::path model;  ///< GGUF file
   attn::KvSpec kv;              ///< From parse_kv_spec.
@@ -42,6 +45,7 @@ struct EngineOptions {
   int32_t page_size = 16;
   std::filesystem::path cache_dir;  ///< Empty = $KVANT_CACHE_DIR, else $XDG_CACHE_HOME/kvant, else ~/.cache/kvant.
   ProgressFn progress;
+  NoticeFn notice;
 };
 
 struct SamplingParams {

@@ -10,6 +10,7 @@
 #include "engine/cache/page_allocator.h"
 #include "engine/cache/profile.h"
 #include "kvant/attn/attention.h"
+#include "kvant/attn/batch.h"
 #include "kvant/attn/edges.h"
 #include "kvant/attn/kv_spec.h"
 #include "kvant/core/status.h"
@@ -18,12 +19,9 @@
 
 namespace kvant::engine {
 
-/// Why a row is in a batch. It decides when pages age, never how many tokens the row may have.
-enum class RowPhase : uint8_t {
-  kDecode,   ///< One accepted token, then any drafts: ages by what is accepted.
-  kExtend,   ///< A later chunk of a prompt: ages on the prefill grid.
-  kPrefill,  ///< A prompt's first chunk.
-};
+/// Why a row is in a batch. It decides when pages age, never how many tokens the row may have: a decode row (one
+/// accepted token, then any drafts) ages by what is accepted, prompt chunks age on the prefill grid.
+using RowPhase = attn::RequestPhase;
 
 using SequenceId = int32_t;
 
@@ -33,6 +31,9 @@ struct KvCacheOptions {
   int32_t max_sequences = 1;
   int32_t max_tokens = 0;                    ///< Per sequence.
   std::shared_ptr<const KvProfile> profile;  ///< Shared by the caches of one model. Ignored by 16-bit and plain specs.
+  /// The user named the profile: FP8 specs without conditioning take their scales from it too, instead of 1.
+  bool profile_is_explicit = false;
+  bool batch_invariant = false;
 };
 
 /// One sequence's part in a step.

@@ -12,13 +12,13 @@
 
 namespace kvant::engine {
 
-/// What calibration learned of one layer. Arrays are [num_kv_heads, head_dim_k]; amax arrays are [num_kv_heads].
+/// What calibration learned of one layer. mu, z and zi are [num_kv_heads, head_dim_k], scales are [num_kv_heads].
 struct LayerProfile {
   std::vector<float> mu;
   std::vector<float> z;
-  std::vector<float> zi;         ///< fl(1 / z)
-  std::vector<float> k_amax[3];  ///< Largest |K'| under each KeyConditioning.
-  std::vector<float> v_amax;
+  std::vector<float> zi;      ///< fl(1 / z)
+  std::vector<float> g_k[3];  ///< NVFP4 global scales of K' under each KeyConditioning.
+  std::vector<float> g_v;     ///< NVFP4 global scales of V.
 };
 
 /// Static parameters of conditioned keys and global scales of one model.
@@ -30,19 +30,27 @@ struct KvProfile {
   std::vector<LayerProfile> layers;
 
   /// Refuses a profile whose shapes are not this model's.
-  Status check_model(const ModelConfig& config, std::string_view hash) const;
+  Status check_shapes(const ModelConfig& config) const;
 };
+
+/// The peers' encoding: no conditioning, no edges, the plain scale rule. Never takes anything from a profile.
+bool spec_is_plain(const attn::KvSpec& spec);
 
 /// True when a spec cannot run, or runs badly, without a profile: conditioned keys, and NVFP4 other than plain.
 bool spec_wants_profile(const attn::KvSpec& spec);
 /// True when a spec cannot run at all without a profile.
 bool spec_needs_profile(const attn::KvSpec& spec);
 
-/// Global scale of values whose largest magnitude in calibration was `amax`, with a factor of 2 of headroom, at least
-/// 2^-14.
-float global_scale(attn::KvFormat format, float amax);
+/// NVFP4 global scale of values whose largest magnitude in calibration was `amax`: amax / 2688 with a factor of 2 of
+/// headroom, at least 2^-14.
+float nvfp4_scale(float amax);
+/// The scale that gives another format the same headroom; 1 for formats without a global scale.
+float scale_for_format(attn::KvFormat format, float nvfp4_scale);
 
-/// Safetensors, see docs/kv_formats/profile.md.
+/// Hash of everything in a profile but its id.
+std::string profile_id(const KvProfile& profile);
+
+/// A safetensors file. Loading checks every number and the id, so that a damaged file is refused.
 Status save_profile(const KvProfile& profile, const std::filesystem::path& path);
 Result<KvProfile> load_profile(const std::filesystem::path& path);
 

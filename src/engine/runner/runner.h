@@ -29,7 +29,7 @@ struct RunnerOptions {
   WeightFormat weights = WeightFormat::kAuto;
   int32_t max_batch_tokens = 512;  ///< Rows of one pass through the layers; longer batches are cut.
   int32_t max_requests = 1;        ///< Rows (sequences) of one cache set in a batch.
-  int32_t max_context = 0;         ///< Positions that RoPE tables cover; 0 = the model's limit.
+  int32_t max_context = 0;         ///< Longest sequence of any cache; 0 = the model's limit.
   ProgressFn progress;
 };
 
@@ -62,8 +62,8 @@ class Runner {
 
   /// Runs a batch. Prompt rows are cut at the prefill grid where their cache has exact edges, so any chunking of a
   /// prompt gives the same result. `logits` receives [wanted rows, vocabulary], in the order of the batch; it may be
-  /// null when none are wanted. A sequence may occur once per batch. On failure sequences keep what earlier parts of
-  /// the batch wrote; remove or roll them back.
+  /// null when none are wanted. A sequence may occur once per batch. After a failure the sequences of the batch
+  /// must be removed.
   Status forward(std::span<const BatchRow> rows, float* logits);
 
   /// Null = none. Not owned.

@@ -1,0 +1,405 @@
+#include "engine/cache/kv_cache_set.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "engine/cache/pool_memory.h"
+#include "engine/cache/sequence_pages.h"
+#include "kvant/attn/append.h"
+#include "kvant/core/device.h"
+#include "kvant/core/thread_pool.h"
+
+namespace kvant::engine {
+namespace {
+
+constexpr int64_t kPageAlignment = 64;
+
+int64_t page_stride(const attn::KvLayout& layout) {
+  return (layout.page_bytes() + kPageAlignment - 1) / kPageAlignment * kPageAlignment;
+}
+
+bool uses_profile(const attn::KvSpec& spec, const KvCacheOptions& options) {
+  if (options.profile == nullptr || !spec.quantised() || spec_is_plain(spec)) return false;
+  return spec_wants_profile(spec) || options.profile_is_explicit;
+}
+
+struct Sequence {
+  bool alive = false;
+  int32_t length = 0;
+  int32_t grid_end = 0;  ///< Leading tokens that prompt chunks wrote on the prefill grid.
+
+  int32_t grid_point() const { return attn::EdgePlan::prefill_committed(grid_end); }
+};
+
+struct Layer {
+  size_t group = 0;
+  PoolMemory base_memory;
+  PoolMemory exact_memory;
+  std::vector<float> k_scales;
+  std::vector<float> v_scales;
+  attn::KvCacheView view;
+};
+
+struct Group {
+  LayerGroup info;
+  attn::AttnPlan plan;
+  SequencePages pages;
+  // One step's data.
+  std::vector<int64_t> slots;
+  std::vector<attn::PageAge> ages;
+  std::vector<int32_t> table;  ///< [max_requests, table_stride]
+};
+
+}  // namespace
+
+struct KvCacheSet::Impl {
+  KvCacheOptions options;
+  attn::AttnLimits limits;
+  std::vector<LayerGroup> infos;
+  std::vector<Group> groups;
+  std::vector<Layer> layers;
+  std::vector<Sequence> sequences;
+  PoolMemory workspace;
+  bool has_edges = false;
+  // One step's data.
+  std::vector<StepRow> step;
+  std::vector<int32_t> q_offsets;
+  std::vector<int32_t> kv_lens;
+  int32_t step_tokens = 0;
+
+  Sequence& at(SequenceId id) {
+    KVANT_CHECK(id >= 0 && id < std::ssize(sequences) && sequences[static_cast<size_t>(id)].alive);
+    return sequences[static_cast<size_t>(id)];
+  }
+  SequencePages::Extent extent(const StepRow& row) {
+    const Sequence& sequence = at(row.sequence);
+    const bool on_grid = row.phase != RowPhase::kDecode && sequence.grid_end == sequence.length;
+    const int32_t new_length = sequence.length + row.num_tokens;
+    return {.length = sequence.length,
+            .new_length = new_length,
+            .committed = row.phase == RowPhase::kDecode ? sequence.length + 1
+                                                        : attn::EdgePlan::prefill_committed(sequence.length),
+            .grid_point = attn::EdgePlan::prefill_committed(on_grid ? new_length : sequence.grid_end)};
+  }
+  Status check_step(std::span<const StepRow> rows);
+  Status create_groups(const ModelConfig& config, Stream stream);
+  Status create_layers(const ModelConfig& config);
+};
+
+Status KvCacheSet::Impl::create_groups(const ModelConfig& config, Stream stream) {
+  KVANT_ASSIGN_OR_RETURN(infos, make_layer_groups(config, options.spec, options.page_size));
+  const DeviceInfo device = cpu_device();
+  const int num_threads = stream.pool->num_threads();
+  size_t workspace_bytes = 0;
+  for (LayerGroup& info : infos) {
+    info.desc.batch_invariant = options.batch_invariant;
+    if (spec_needs_profile(info.spec) && options.profile == nullptr) {
+      return {StatusCode::kInvalidArgument,
+              fmt::format("--kv {} conditions keys (cond={}) and needs a profile, but there is none; use --kv-profile "
+                          "auto or a profile file, or add :cond=none",
+                          info.spec.to_string(), attn::to_string(info.spec.conditioning))};
+    }
+    KVANT_ASSIGN_OR_RETURN(const size_t bytes, attn::workspace_size(info.desc, limits, device, num_threads));
+    workspace_bytes = std::max(workspace_bytes, bytes);
+  }
+  KVANT_ASSIGN_OR_RETURN(workspace, PoolMemory::create(static_cast<int64_t>(workspace_bytes)));
+  for (const LayerGroup& info : infos) {
+    KVANT_ASSIGN_OR_RETURN(attn::AttnPlan plan, attn::make_plan(info.desc, limits, device, num_threads,
+                                                                {.data = workspace.data(), .bytes = workspace_bytes}));
+    SequencePages pages({.edges = info.spec.edges,
+                         .page_size = options.page_size,
+                         .max_sequences = options.max_sequences,
+                         .max_tokens = options.max_tokens});
+    has_edges = has_edges || pages.has_edges();
+    groups.push_back(
+        {.info = info, .plan = std::move(plan), .pages = std::move(pages), .slots = {}, .ages = {}, .table = {}});
+    Group& group = groups.back();
+    group.slots.resize(static_cast<size_t>(limits.max_tokens));
+    group.ages.reserve(static_cast<size_t>(group.pages.exact().num_pages()));
+    group.table.resize(static_cast<size_t>(limits.max_requests) * static_cast<size_t>(group.pages.table_stride()));
+  }
+  return {};
+}
+
+Status KvCacheSet::Impl::create_layers(const ModelConfig& config) {
+  layers.resize(config.layers.size());
+  for (size_t g = 0; g < groups.size(); ++g) {
+    const Group& group = groups[g];
+    const attn::KvLayout& layout = group.info.desc.layout;
+    for (const int32_t index : group.info.layers) {
+      Layer& layer = layers[static_cast<size_t>(index)];
+      layer.group = g;
+      attn::KvCacheView& view = layer.view;
+      view.layout = layout;
+      const auto make_pool = [](PoolMemory& memory, const attn::KvLayout& pool_layout, int32_t pages,
+                                attn::KvPool& pool) -> Status {
+        pool = {.data = nullptr, .num_pages = pages, .page_stride = page_stride(pool_layout)};
+        KVANT_ASSIGN_OR_RETURN(memory, PoolMemory::create(pool.num_pages * pool.page_stride));
+        pool.data = memory.data();
+        return {};
+      };
+      KVANT_RETURN_IF_ERROR(make_pool(layer.base_memory, layout, group.pages.base().num_pages(), view.base));
+      if (group.pages.has_edges()) {
+        KVANT_RETURN_IF_ERROR(
+            make_pool(layer.exact_memory, layout.exact(), group.pages.exact().num_pages(), view.exact));
+      }
+      if (!uses_profile(group.info.spec, options)) continue;
+      const LayerProfile& profile = options.profile->layers[static_cast<size_t>(index)];
+      const attn::KeyConditioning kind = group.info.spec.conditioning;
+      for (const float scale : profile.g_k[static_cast<size_t>(kind)])
+        layer.k_scales.push_back(scale_for_format(layout.k_format, scale));
+      for (const float scale : profile.g_v) layer.v_scales.push_back(scale_for_format(layout.v_format, scale));
+      view.scales = {.k = layer.k_scales.data(), .v = layer.v_scales.data(), .count = layout.num_kv_heads};
+      if (kind != attn::KeyConditioning::kNone)
+        view.conditioner = {.kind = kind, .mu = profile.mu.data(), .z = profile.z.data(), .zi = profile.zi.data()};
+    }
+  }
+  return {};
+}
+
+KvCacheSet::KvCacheSet(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+KvCacheSet::~KvCacheSet() = default;
+
+Result<std::unique_ptr<KvCacheSet>> KvCacheSet::create(const ModelConfig& config, const KvCacheOptions& options,
+                                                       attn::AttnLimits limits, Stream stream) {
+  if (options.max_sequences < 1 || options.max_tokens < 1) {
+    return failure(StatusCode::kInvalidArgument,
+                   fmt::format("a cache of {} sequences of {} tokens holds nothing; both must be at least 1",
+                               options.max_sequences, options.max_tokens));
+  }
+  if (options.profile != nullptr) KVANT_FAIL_IF_ERROR(options.profile->check_shapes(config));
+  auto impl = std::make_unique<Impl>();
+  impl->options = options;
+  limits.max_pages_per_request = (options.max_tokens + options.page_size - 1) / options.page_size;
+  impl->limits = limits;
+  KVANT_FAIL_IF_ERROR(impl->create_groups(config, stream));
+  KVANT_FAIL_IF_ERROR(impl->create_layers(config));
+  impl->sequences.resize(static_cast<size_t>(options.max_sequences));
+  impl->step.reserve(static_cast<size_t>(limits.max_requests));
+  impl->q_offsets.resize(static_cast<size_t>(limits.max_requests) + 1);
+  impl->kv_lens.resize(static_cast<size_t>(limits.max_requests));
+  return std::unique_ptr<KvCacheSet>(new KvCacheSet(std::move(impl)));
+}
+
+Result<SequenceId> KvCacheSet::add_sequence() {
+  for (size_t id = 0; id < impl_->sequences.size(); ++id) {
+    if (impl_->sequences[id].alive) continue;
+    impl_->sequences[id] = {.alive = true};
+    return static_cast<SequenceId>(id);
+  }
+  return failure(StatusCode::kResourceExhausted,
+                 fmt::format("all {} sequences of the cache are in use", impl_->sequences.size()));
+}
+
+void KvCacheSet::remove_sequence(SequenceId sequence) {
+  impl_->at(sequence) = {};
+  for (Group& group : impl_->groups) group.pages.clear(sequence);
+}
+
+int32_t KvCacheSet::length(SequenceId sequence) const { return impl_->at(sequence).length; }
+int32_t KvCacheSet::max_tokens() const { return impl_->options.max_tokens; }
+
+void KvCacheSet::rollback(SequenceId id, int32_t length) {
+  Sequence& sequence = impl_->at(id);
+  KVANT_CHECK(length >= 0 && length <= sequence.length);
+  for (Group& group : impl_->groups) group.pages.cut(id, length);
+  sequence.length = length;
+  sequence.grid_end = std::min(sequence.grid_end, length);
+}
+
+int32_t KvCacheSet::keep_prefix(SequenceId id, int32_t common) {
+  Sequence& sequence = impl_->at(id);
+  int32_t keep = std::clamp(common, 0, sequence.length);
+  if (impl_->has_edges) {
+    keep = attn::EdgePlan::prefill_committed(std::min(keep, sequence.grid_end));
+    const auto can_restore = [&](const Group& group) { return group.pages.can_restore(id, keep); };
+    while (keep > 0 && !std::all_of(impl_->groups.begin(), impl_->groups.end(), can_restore))
+      keep -= attn::kPrefillGrid;
+  }
+  for (Group& group : impl_->groups) group.pages.restore(id, keep);
+  sequence.length = keep;
+  sequence.grid_end = std::min(sequence.grid_end, keep);
+  return keep;
+}
+
+int32_t KvCacheSet::tokens_to_grid_point(int32_t position) const {
+  const int32_t to_end = impl_->options.max_tokens - position;
+  if (!impl_->has_edges) return to_end;
+  return std::min(to_end, attn::kPrefillGrid - position % attn::kPrefillGrid);
+}
+
+Status KvCacheSet::Impl::check_step(std::span<const StepRow> rows) {
+  if (std::ssize(rows) > limits.max_requests) {
+    return {StatusCode::kInvalidArgument,
+            fmt::format("a step of {} sequences exceeds the limit of {}", rows.size(), limits.max_requests)};
+  }
+  int64_t tokens = 0;
+  for (const StepRow& row : rows) {
+    tokens += row.num_tokens;
+    const int64_t new_length = int64_t{at(row.sequence).length} + row.num_tokens;
+    if (new_length > options.max_tokens) {
+      return {StatusCode::kResourceExhausted,
+              fmt::format("a sequence would grow to {} tokens; its cache holds {}", new_length, options.max_tokens)};
+    }
+  }
+  if (tokens > limits.max_tokens)
+    return {StatusCode::kInvalidArgument,
+            fmt::format("a step of {} tokens exceeds the limit of {}", tokens, limits.max_tokens)};
+  for (const Group& group : groups) {
+    int32_t base = 0, exact = 0;
+    for (const StepRow& row : rows) {
+      const SequencePages::Need need = group.pages.need(row.sequence, extent(row));
+      base += need.base_pages;
+      exact += std::max(0, need.exact_pages);
+    }
+    if (base > group.pages.base().num_free() || exact > group.pages.exact().num_free()) {
+      return {StatusCode::kResourceExhausted,
+              fmt::format("the KV cache is full: {} base and {} exact pages are needed, {} and {} are free", base,
+                          exact, group.pages.base().num_free(), group.pages.exact().num_free())};
+    }
+  }
+  return {};
+}
+
+Status KvCacheSet::begin_step(std::span<const StepRow> rows) {
+  Impl& impl = *impl_;
+  KVANT_RETURN_IF_ERROR(impl.check_step(rows));
+  impl.step.assign(rows.begin(), rows.end());
+  int32_t tokens = 0;
+  for (size_t r = 0; r < rows.size(); ++r) {
+    tokens += rows[r].num_tokens;
+    impl.q_offsets[r + 1] = tokens;
+    impl.kv_lens[r] = impl.at(rows[r].sequence).length + rows[r].num_tokens;
+  }
+  impl.step_tokens = tokens;
+  for (Group& group : impl.groups) {
+    group.ages.clear();
+    const auto stride = static_cast<size_t>(group.pages.table_stride());
+    size_t slot = 0;
+    for (size_t r = 0; r < rows.size(); ++r) {
+      const SequenceId sequence = rows[r].sequence;
+      const SequencePages::Extent extent = impl.extent(rows[r]);
+      if (!group.pages.ages_after_append()) group.pages.age(sequence, extent, group.ages);
+      group.pages.add_pages(sequence, extent);
+      for (int32_t position = extent.length; position < extent.new_length; ++position)
+        group.slots[slot++] = group.pages.slot(sequence, position);
+      if (group.pages.ages_after_append()) group.pages.age(sequence, extent, group.ages);
+      const std::span<const int32_t> table = group.pages.table(sequence);
+      std::copy(table.begin(), table.end(), group.table.begin() + static_cast<std::ptrdiff_t>(r * stride));
+    }
+  }
+  return {};
+}
+
+Status KvCacheSet::attend(int32_t layer_index, const AttendArgs& args, Stream stream) {
+  Impl& impl = *impl_;
+  if (impl.step_tokens == 0) return {};
+  Layer& layer = impl.layers[static_cast<size_t>(layer_index)];
+  Group& group = impl.groups[layer.group];
+  const attn::AgeArgs age{.cache = layer.view,
+                          .policy = group.info.spec.policy,
+                          .ages = group.ages.data(),
+                          .num_ages = std::ssize(group.ages)};
+  // Exact pages that aged may already belong to another sequence, which writes them in this step.
+  if (age.num_ages > 0 && !group.pages.ages_after_append()) KVANT_RETURN_IF_ERROR(attn::age_pages(age, stream));
+  KVANT_RETURN_IF_ERROR(attn::append({.cache = layer.view,
+                                      .policy = group.info.spec.policy,
+                                      .k = args.k,
+                                      .v = args.v,
+                                      .dtype = DType::kF32,
+                                      .k_token_stride = args.k_token_stride,
+                                      .v_token_stride = args.v_token_stride,
+                                      .slots = group.slots.data(),
+                                      .num_tokens = impl.step_tokens},
+                                     stream));
+  if (age.num_ages > 0 && group.pages.ages_after_append()) KVANT_RETURN_IF_ERROR(attn::age_pages(age, stream));
+  return attn::run(group.plan,
+                   {.cache = layer.view,
+                    .q = args.q,
+                    .out = args.out,
+                    .q_offsets = impl.q_offsets.data(),
+                    .kv_lens = impl.kv_lens.data(),
+                    .page_table = group.table.data(),
+                    .page_table_stride = group.pages.table_stride(),
+                    .num_requests = static_cast<int32_t>(impl.step.size()),
+                    .num_tokens = impl.step_tokens,
+                    .sinks = args.sinks},
+                   stream);
+}
+
+void KvCacheSet::end_step() {
+  Impl& impl = *impl_;
+  for (Group& group : impl.groups) group.pages.end_step();
+  for (const StepRow& row : impl.step) {
+    Sequence& sequence = impl.at(row.sequence);
+    const bool on_grid = row.phase != RowPhase::kDecode && sequence.grid_end == sequence.length;
+    sequence.length += row.num_tokens;
+    if (on_grid) sequence.grid_end = sequence.length;
+  }
+  impl.step.clear();
+  impl.step_tokens = 0;
+}
+
+const attn::KvSpec& KvCacheSet::spec() const { return impl_->options.spec; }
+std::span<const LayerGroup> KvCacheSet::groups() const { return impl_->infos; }
+
+double KvCacheSet::bytes_per_token() const {
+  int64_t bytes = 0;
+  for (const LayerGroup& group : impl_->infos) bytes += group.desc.layout.bytes_per_token() * std::ssize(group.layers);
+  return static_cast<double>(bytes);
+}
+
+double KvCacheSet::effective_bytes_per_token(int32_t length) const {
+  if (length <= 0) return bytes_per_token();
+  double bytes = 0;
+  for (const Group& group : impl_->groups) {
+    const attn::EdgePlan& plan = group.pages.edge_plan();
+    int32_t base_tokens = length;
+    if (group.pages.has_edges()) base_tokens = std::max(0, plan.aged_end(length) - plan.head_pages()) * plan.page_size;
+    const attn::KvLayout& layout = group.info.desc.layout;
+    const double group_bytes =
+        static_cast<double>(base_tokens) * static_cast<double>(layout.bytes_per_token()) +
+        static_cast<double>(length - base_tokens) * static_cast<double>(layout.exact().bytes_per_token());
+    bytes += group_bytes * static_cast<double>(group.info.layers.size());
+  }
+  return bytes / length;
+}
+
+std::string KvCacheSet::route() const {
+  std::string out;
+  for (const Group& group : impl_->groups) {
+    if (out.find(group.plan.route()) != std::string::npos) continue;
+    out += (out.empty() ? "" : ", ") + group.plan.route();
+  }
+  return out;
+}
+
+std::string KvCacheSet::scale_source() const {
+  bool quantised = false, plain = true;
+  for (const LayerGroup& group : impl_->infos) {
+    if (!group.spec.quantised()) continue;
+    quantised = true;
+    if (uses_profile(group.spec, impl_->options))
+      return fmt::format("profile {} ({} tokens)", impl_->options.profile->id, impl_->options.profile->tokens);
+    plain = plain && spec_is_plain(group.spec);
+  }
+  if (!quantised) return "none";
+  return plain ? "1.0 (plain)" : "1.0";
+}
+
+int64_t KvCacheSet::base_pages_used() const {
+  int64_t pages = 0;
+  for (const Group& group : impl_->groups) pages += group.pages.base().num_used();
+  return pages;
+}
+
+int64_t KvCacheSet::exact_pages_used() const {
+  int64_t pages = 0;
+  for (const Group& group : impl_->groups) pages += group.pages.exact().num_used();
+  return pages;
+}
+
+}  // namespace kvant::engine

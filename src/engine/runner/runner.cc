@@ -1,0 +1,248 @@
+#include "engine/runner/runner.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "engine/runner/decoder.h"
+#include "engine/runner/decoder_weights.h"
+#include "kvant/core/stream.h"
+#include "ops/linear.h"
+
+namespace kvant::engine {
+namespace {
+
+Result<ops::LinearFormat> choose_linear_format(WeightFormat format) {
+  switch (format) {
+    case WeightFormat::kF32: return ops::LinearFormat::kF32;
+    case WeightFormat::kInt8: return ops::LinearFormat::kInt8;
+    case WeightFormat::kBf16:
+      if (ops::linear_format_supported(ops::LinearFormat::kBf16)) return ops::LinearFormat::kBf16;
+      return failure(StatusCode::kUnsupported,
+                     "weights in bf16 need a CPU with bf16 instructions; use --weights auto, f32 or int8");
+    case WeightFormat::kAuto: return ops::LinearFormat::kF32;
+  }
+  return failure(StatusCode::kInternal, "weight format out of range");
+}
+
+}  // namespace
+
+struct Runner::Impl {
+  /// How far a row of the batch has got.
+  struct Progress {
+    int64_t done = 0;         ///< Tokens.
+    int64_t part = 0;         ///< Tokens of the current pass.
+    float* logits = nullptr;  ///< Where the row's next logits go.
+  };
+
+  Impl(ModelSource model, ThreadPool& threads) : source(std::move(model)), pool(threads) {}
+
+  ModelSource source;
+  ThreadPool& pool;
+  RunnerOptions options;
+  ops::LinearFormat format = ops::LinearFormat::kF32;
+  DecoderWeights weights;
+  std::unique_ptr<Decoder> decoder;
+  LayerObserver* observer = nullptr;
+  // One batch.
+  std::vector<Progress> progress;
+  std::vector<size_t> order;  ///< Rows by cache set, then phase.
+  // One pass.
+  std::vector<int32_t> tokens;
+  std::vector<int32_t> positions;
+  std::vector<PassSegment> segments;
+  std::vector<StepRow> step_rows;
+  std::vector<int32_t> wanted;
+  std::vector<float*> wanted_logits;
+
+  Status check(std::span<const BatchRow> rows, const float* logits) const;
+  void start(std::span<const BatchRow> rows, float* logits);
+  /// Takes the next part of every unfinished row; false when there is none left.
+  bool plan_pass(std::span<const BatchRow> rows);
+  Status run_pass(std::span<const BatchRow> rows);
+  void add_row(const BatchRow& row, Progress& state);
+};
+
+Runner::Runner(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Runner::~Runner() = default;
+
+Result<std::unique_ptr<Runner>> Runner::create(ModelSource source, const RunnerOptions& options, ThreadPool& pool) {
+  if (options.max_batch_tokens < 1 || options.max_requests < 1) {
+    return failure(StatusCode::kInvalidArgument,
+                   fmt::format("a runner of {} tokens and {} sequences per batch runs nothing; both must be at least 1",
+                               options.max_batch_tokens, options.max_requests));
+  }
+  auto impl = std::make_unique<Impl>(std::move(source), pool);
+  impl->options = options;
+  const ModelConfig& config = impl->source.config;
+  if (impl->options.max_context <= 0) impl->options.max_context = config.context_limit;
+  KVANT_ASSIGN_OR_FAIL(impl->format, choose_linear_format(options.weights));
+  KVANT_ASSIGN_OR_FAIL(impl->weights, load_decoder_weights(impl->source, impl->format, options.max_batch_tokens,
+                                                           options.progress, Stream::on_cpu(pool)));
+  impl->decoder = std::make_unique<Decoder>(config, impl->weights, options.max_batch_tokens, pool);
+  const auto max_tokens = static_cast<size_t>(options.max_batch_tokens);
+  impl->tokens.reserve(max_tokens);
+  impl->positions.reserve(max_tokens);
+  impl->wanted.reserve(max_tokens);
+  impl->wanted_logits.reserve(max_tokens);
+  impl->segments.reserve(max_tokens);
+  impl->step_rows.reserve(max_tokens);
+  return std::unique_ptr<Runner>(new Runner(std::move(impl)));
+}
+
+const ModelConfig& Runner::config() const { return impl_->source.config; }
+std::string_view Runner::weights() const { return ops::to_string(impl_->format); }
+int64_t Runner::weight_bytes() const { return impl_->weights.bytes; }
+void Runner::set_observer(LayerObserver* observer) { impl_->observer = observer; }
+
+Result<std::unique_ptr<KvCacheSet>> Runner::create_cache(const KvCacheOptions& options) {
+  const RunnerOptions& limits = impl_->options;
+  if (options.max_tokens > limits.max_context) {
+    return failure(StatusCode::kInvalidArgument, fmt::format("a cache of {} tokens exceeds the runner's context of {}",
+                                                             options.max_tokens, limits.max_context));
+  }
+  return KvCacheSet::create(impl_->source.config, options,
+                            {.max_requests = limits.max_requests,
+                             .max_tokens = limits.max_batch_tokens,
+                             .max_query_len = std::min(limits.max_batch_tokens, options.max_tokens)},
+                            Stream::on_cpu(impl_->pool));
+}
+
+Status Runner::Impl::check(std::span<const BatchRow> rows, const float* logits) const {
+  for (const BatchRow& row : rows) {
+    const int64_t new_length = row.cache->length(row.sequence) + std::ssize(row.tokens);
+    if (new_length > row.cache->max_tokens()) {
+      return {StatusCode::kInvalidArgument, fmt::format("a sequence would grow to {} tokens; its cache holds {}",
+                                                        new_length, row.cache->max_tokens())};
+    }
+    for (const int32_t token : row.tokens) {
+      if (token < 0 || token >= source.config.vocabulary_size)
+        return {StatusCode::kInvalidArgument,
+                fmt::format("token id {} is outside the vocabulary of {}", token, source.config.vocabulary_size)};
+    }
+    if (row.phase == RowPhase::kDecode && std::ssize(row.tokens) > options.max_batch_tokens) {
+      return {StatusCode::kInvalidArgument, fmt::format("a decode row of {} tokens exceeds the batch limit of {}",
+                                                        row.tokens.size(), options.max_batch_tokens)};
+    }
+    if (row.logits != LogitsWanted::kNone && logits == nullptr)
+      return {StatusCode::kInvalidArgument, "logits are wanted but there is no place for them"};
+  }
+  return {};
+}
+
+void Runner::Impl::start(std::span<const BatchRow> rows, float* logits) {
+  progress.resize(rows.size());
+  order.resize(rows.size());
+  for (size_t i = 0; i < rows.size(); ++i) {
+    progress[i] = {.done = 0, .part = 0, .logits = logits};
+    order[i] = i;
+    switch (rows[i].logits) {
+      case LogitsWanted::kNone: break;
+      case LogitsWanted::kLast:
+        if (!rows[i].tokens.empty()) logits += source.config.vocabulary_size;
+        break;
+      case LogitsWanted::kAll: logits += std::ssize(rows[i].tokens) * source.config.vocabulary_size; break;
+    }
+  }
+  // Insertion sort: stable, in place, and batches come nearly sorted.
+  const auto before = [&](size_t a, size_t b) {
+    if (rows[a].cache != rows[b].cache) return std::less<>()(rows[a].cache, rows[b].cache);
+    return rows[a].phase < rows[b].phase;
+  };
+  for (size_t i = 1; i < order.size(); ++i)
+    for (size_t j = i; j > 0 && before(order[j], order[j - 1]); --j) std::swap(order[j], order[j - 1]);
+}
+
+bool Runner::Impl::plan_pass(std::span<const BatchRow> rows) {
+  int64_t room = options.max_batch_tokens;
+  bool any = false;
+  const KvCacheSet* cache = nullptr;
+  int32_t requests = 0;
+  for (const size_t i : order) {
+    const BatchRow& row = rows[i];
+    Progress& state = progress[i];
+    if (row.cache != cache) requests = 0;
+    cache = row.cache;
+    const int64_t left = std::ssize(row.tokens) - state.done;
+    state.part = 0;
+    if (left == 0 || requests == options.max_requests) continue;
+    int64_t part = left;
+    if (row.phase == RowPhase::kDecode) {
+      if (part > room) continue;
+    } else {
+      part = std::min({left, room, int64_t{row.cache->tokens_to_grid_point(row.cache->length(row.sequence))}});
+      if (part == 0) continue;
+    }
+    state.part = part;
+    room -= part;
+    ++requests;
+    any = true;
+  }
+  return any;
+}
+
+void Runner::Impl::add_row(const BatchRow& row, Progress& state) {
+  const int32_t start = row.cache->length(row.sequence);
+  const auto part = row.tokens.subspan(static_cast<size_t>(state.done), static_cast<size_t>(state.part));
+  const auto first = static_cast<int32_t>(tokens.size());
+  for (size_t i = 0; i < part.size(); ++i) {
+    tokens.push_back(part[i]);
+    positions.push_back(start + static_cast<int32_t>(i));
+  }
+  const bool finishes = state.done + state.part == std::ssize(row.tokens);
+  const auto want = [&](int32_t token) {
+    wanted.push_back(token);
+    wanted_logits.push_back(state.logits);
+    state.logits += source.config.vocabulary_size;
+  };
+  switch (row.logits) {
+    case LogitsWanted::kNone: break;
+    case LogitsWanted::kLast:
+      if (finishes) want(first + static_cast<int32_t>(state.part) - 1);
+      break;
+    case LogitsWanted::kAll:
+      for (int32_t i = 0; i < state.part; ++i) want(first + i);
+      break;
+  }
+  step_rows.push_back({.sequence = row.sequence, .num_tokens = static_cast<int32_t>(state.part), .phase = row.phase});
+  state.done += state.part;
+}
+
+Status Runner::Impl::run_pass(std::span<const BatchRow> rows) {
+  tokens.clear();
+  positions.clear();
+  segments.clear();
+  wanted.clear();
+  wanted_logits.clear();
+  for (size_t begin = 0; begin < order.size();) {
+    KvCacheSet* cache = rows[order[begin]].cache;
+    const auto first_token = std::ssize(tokens);
+    step_rows.clear();
+    size_t end = begin;
+    for (; end < order.size() && rows[order[end]].cache == cache; ++end)
+      if (progress[order[end]].part > 0) add_row(rows[order[end]], progress[order[end]]);
+    begin = end;
+    if (step_rows.empty()) continue;
+    if (Status status = cache->begin_step(step_rows); !status.ok()) {
+      for (const PassSegment& segment : segments) segment.cache->end_step();
+      return status;
+    }
+    segments.push_back({.cache = cache, .first_token = first_token, .num_tokens = std::ssize(tokens) - first_token});
+  }
+  const Status status = decoder->run(
+      {.tokens = tokens, .positions = positions, .segments = segments, .wanted = wanted, .logits = wanted_logits},
+      observer);
+  for (const PassSegment& segment : segments) segment.cache->end_step();
+  return status;
+}
+
+Status Runner::forward(std::span<const BatchRow> rows, float* logits) {
+  KVANT_RETURN_IF_ERROR(impl_->check(rows, logits));
+  impl_->start(rows, logits);
+  while (impl_->plan_pass(rows)) KVANT_RETURN_IF_ERROR(impl_->run_pass(rows));
+  return {};
+}
+
+}  // namespace kvant::engine
