@@ -6,7 +6,8 @@
 
 namespace kvant {
 
-/// Fixed set of worker threads. `parallel_for` is not re-entrant and is called from one thread at a time.
+/// Fixed number of threads for parallel loops. `parallel_for` is not re-entrant and is called from one thread at a time;
+/// calling it always from the same thread is fastest, because the workers belong to the OpenMP team of the caller.
 class ThreadPool {
  public:
   /// `num_threads` counts the calling thread; 0 = one per available core.

@@ -1,8 +1,5 @@
 #include "kvant/core/thread_pool.h"
 
-#include <sched.h>
-
-#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <mutex>
@@ -27,6 +24,7 @@ void pause_cpu() {
 
 }  // namespace
 
+// Workers of our own: for builds whose OpenMP runtime ThreadSanitizer cannot follow, or without OpenMP.
 struct ThreadPool::Impl {
   std::vector<std::thread> workers;
   std::mutex mutex;
@@ -104,13 +102,6 @@ void ThreadPool::parallel_for(int64_t num_tasks, const std::function<void(int64_
     else
       std::this_thread::yield();
   }
-}
-
-int available_cores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof(set), &set) == 0) return std::max(1, CPU_COUNT(&set));
-  return std::max(1u, std::thread::hardware_concurrency());
 }
 
 }  // namespace kvant

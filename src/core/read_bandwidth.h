@@ -1,0 +1,19 @@
+#pragma once
+
+#include <cstdint>
+
+#include "kvant/core/status.h"
+#include "kvant/core/thread_pool.h"
+
+namespace kvant {
+
+struct ReadBandwidthOptions {
+  int64_t bytes = int64_t{1} << 29;  ///< Size of the buffer; several times the last-level cache.
+  int32_t passes = 5;                ///< Timed passes; the fastest counts.
+};
+
+/// Bytes per second at which all threads of the pool together read memory that is in no cache, in GB/s (1e9). It is the
+/// ceiling that decode attention and single-row products are measured against.
+Result<double> measure_read_bandwidth(ThreadPool& pool, const ReadBandwidthOptions& options = {});
+
+}  // namespace kvant
