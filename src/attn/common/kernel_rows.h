@@ -7,9 +7,9 @@ namespace kvant::attn {
 inline constexpr FormatSet kAllFormats{KvFormat::kF32,  KvFormat::kF16,  KvFormat::kBf16,
                                        KvFormat::kE4m3, KvFormat::kE5m2, KvFormat::kNvfp4};
 
-inline constexpr FeatureSet kLayoutFeatures{AttnFeature::kMixedFormats, AttnFeature::kMixedHeadDims,
-                                            AttnFeature::kPackedCodes, AttnFeature::kSm10xScales,
-                                            AttnFeature::kInterleavedPlanes};
+inline constexpr FeatureSet kConvertFeatures{AttnFeature::kExactPages,    AttnFeature::kMixedFormats,
+                                             AttnFeature::kMixedHeadDims, AttnFeature::kPackedCodes,
+                                             AttnFeature::kSm10xScales,   AttnFeature::kInterleavedPlanes};
 inline constexpr FeatureSet kAppendFeatures{
     AttnFeature::kExactPages,  AttnFeature::kConditioning, AttnFeature::kMixedFormats,     AttnFeature::kMixedHeadDims,
     AttnFeature::kPackedCodes, AttnFeature::kSm10xScales,  AttnFeature::kInterleavedPlanes};
@@ -38,7 +38,7 @@ constexpr FeatureSet features_of(AttnOp op) {
     case AttnOp::kDecode: return kAllFeatures;
     case AttnOp::kPrefill: return kAllFeatures;
     case AttnOp::kMerge: return kMergeFeatures;
-    case AttnOp::kConvert: return kLayoutFeatures;
+    case AttnOp::kConvert: return kConvertFeatures;
   }
   return kAllFeatures;
 }
@@ -48,13 +48,13 @@ constexpr FeatureSet features_of(AttnOp op) {
 inline constexpr KernelRow kKernelRows[] = {
     {AttnOp::kAppend, DeviceFamily::kCpu, "cpu/append", kAllFormats, kCpuKvLimits, kAppendFeatures,
      GraphSupport::kNever, "x86-64", "ARM64"},
-    {AttnOp::kDecode, DeviceFamily::kCpu, "cpu/decode_splitkv", kAllFormats, kCpuKvLimits, kAllFeatures,
-     GraphSupport::kNever, "", "SSE4, AVX2, AVX-512, NEON"},
-    {AttnOp::kPrefill, DeviceFamily::kCpu, "cpu/prefill_panel", kAllFormats, kCpuKvLimits, kAllFeatures,
-     GraphSupport::kNever, "", "SSE4, AVX2, AVX-512, NEON"},
+    {AttnOp::kDecode, DeviceFamily::kCpu, "cpu/attention", kAllFormats, kCpuKvLimits, kAllFeatures,
+     GraphSupport::kNever, "", "SSSE3, AVX2, AVX-512, NEON"},
+    {AttnOp::kPrefill, DeviceFamily::kCpu, "cpu/attention", kAllFormats, kCpuKvLimits, kAllFeatures,
+     GraphSupport::kNever, "", "SSSE3, AVX2, AVX-512, NEON"},
     {AttnOp::kMerge, DeviceFamily::kCpu, "cpu/merge", kAllFormats, kCpuKvLimits, kMergeFeatures, GraphSupport::kNever,
      "", "x86-64, ARM64"},
-    {AttnOp::kConvert, DeviceFamily::kCpu, "cpu/convert", kAllFormats, kCpuKvLimits, kLayoutFeatures,
+    {AttnOp::kConvert, DeviceFamily::kCpu, "cpu/convert", kAllFormats, kCpuKvLimits, kConvertFeatures,
      GraphSupport::kNever, "x86-64", "ARM64"},
 };
 

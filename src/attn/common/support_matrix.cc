@@ -49,7 +49,7 @@ std::string features_section(const KernelTable& table) {
   std::string head = "| option |";
   std::string rule = "| --- |";
   for (const KernelRow& row : table.rows) {
-    head += fmt::format(" `{}` |", row.name);
+    head += fmt::format(" {}: `{}` |", to_string(row.op), row.name);
     rule += " --- |";
   }
   std::string text = fmt::format(

@@ -108,16 +108,21 @@ Status check_edges(const ModelAttentionConfig& config, const KvLayout& layout) {
   return check_conditioning(config.conditioning, layout.k_format);
 }
 
-Status check_context_parallel(const ContextParallel& parallel, int32_t page_size) {
-  if (parallel.size < 1 || parallel.rank < 0 || parallel.rank >= parallel.size) {
+Status check_context_parallel(const ContextParallel& parallel) {
+  if (parallel.size < 1 || parallel.rank < 0 || parallel.rank >= parallel.size || parallel.interleave < 1) {
     return invalid(
-        fmt::format("context-parallel rank {} of {}: ranks go from 0 to size - 1", parallel.rank, parallel.size));
-  }
-  if (parallel.interleave < 1 || page_size % parallel.interleave != 0) {
-    return invalid(fmt::format("context-parallel interleave {} does not divide the page size {}; choose a divisor",
-                               parallel.interleave, page_size));
+        fmt::format("context-parallel rank {} of {} with interleave {}: ranks go from 0 to size - 1, and the "
+                    "interleave is at least 1",
+                    parallel.rank, parallel.size, parallel.interleave));
   }
   return {};
+}
+
+// Kernels take any interleave. Hosts allot pages for runs of keys, so a run must not straddle two pages.
+Status check_interleave(const ContextParallel& parallel, int32_t page_size) {
+  if (page_size % parallel.interleave == 0) return {};
+  return invalid(fmt::format("context-parallel interleave {} does not divide the page size {}; choose a divisor",
+                             parallel.interleave, page_size));
 }
 
 Status check_window_and_cap(int32_t window, float soft_cap) {
@@ -172,7 +177,8 @@ Status check_model(const ModelAttentionConfig& config) {
   KVANT_RETURN_IF_ERROR(layout.validate());
   KVANT_RETURN_IF_ERROR(check_sinks(config));
   KVANT_RETURN_IF_ERROR(check_edges(config, layout));
-  KVANT_RETURN_IF_ERROR(check_context_parallel(config.context_parallel, config.page_size));
+  KVANT_RETURN_IF_ERROR(check_context_parallel(config.context_parallel));
+  KVANT_RETURN_IF_ERROR(check_interleave(config.context_parallel, config.page_size));
   KVANT_RETURN_IF_ERROR(check_window_and_cap(config.window, config.soft_cap));
   return check_mask(config);
 }
@@ -194,7 +200,7 @@ Status validate_attention(const AttnDesc& desc, const AttnLimits& limits) {
                                to_string(desc.layout.k_format)));
   }
   KVANT_RETURN_IF_ERROR(check_conditioning(desc.conditioning, desc.layout.k_format));
-  KVANT_RETURN_IF_ERROR(check_context_parallel(desc.context_parallel, desc.layout.page_size));
+  KVANT_RETURN_IF_ERROR(check_context_parallel(desc.context_parallel));
   KVANT_RETURN_IF_ERROR(check_window_and_cap(desc.window, desc.soft_cap));
   if (!(desc.softmax_scale > 0.0f) || std::isinf(desc.softmax_scale)) {
     return invalid(fmt::format("softmax_scale {} must be a finite number above 0; 1 / sqrt(head_dim_k) is usual",

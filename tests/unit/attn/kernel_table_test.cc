@@ -74,9 +74,9 @@ TEST(KernelTable, NeededFeaturesNameEachOption) {
 }
 
 TEST(KernelTable, RowsAreWellFormed) {
-  std::set<std::string_view> names;
+  std::set<std::pair<AttnOp, std::string_view>> names;
   for (const KernelRow& row : kernel_table().rows) {
-    EXPECT_TRUE(names.insert(row.name).second) << row.name;
+    EXPECT_TRUE(names.insert({row.op, row.name}).second) << row.name;
     EXPECT_FALSE(row.formats.empty()) << row.name;
     EXPECT_FALSE(row.verified_on.empty() && row.compiled_for.empty()) << row.name;
     if (row.family == DeviceFamily::kCpu) {
