@@ -6,6 +6,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "support/kv_test_cache.h"
+
 namespace kvant::attn {
 namespace {
 
@@ -112,6 +114,29 @@ TEST(KvSpec, RefusesByNameAndSaysWhatIsKnown) {
     EXPECT_EQ(spec.error().code(), StatusCode::kInvalidArgument);
     EXPECT_THAT(spec.error().message(), HasSubstr(std::string("KV spec \"") + text + "\""));
     EXPECT_THAT(spec.error().message(), HasSubstr(message));
+  }
+}
+
+TEST(KvSpec, SurvivesMutatedTexts) {
+  const std::string seeds[] = {"nvfp4:policy=search:cond=full:edges=16,32", "k=e4m3/v=nvfp4:edges=none", "fp8-plain",
+                               "auto"};
+  const std::string alphabet = "=:/,-0159knvefpat\xff";
+  test::Random random(1);
+  for (int i = 0; i < 20'000; ++i) {
+    std::string text = seeds[random.below(4)];
+    for (int edits = 1 + random.below(4); edits > 0; --edits) {
+      const auto at = static_cast<size_t>(random.below(static_cast<int32_t>(text.size()) + 1));
+      const char letter = alphabet[static_cast<size_t>(random.below(static_cast<int32_t>(alphabet.size())))];
+      if (random.below(2) == 0 && at < text.size())
+        text.erase(at, 1);
+      else
+        text.insert(at, 1, letter);
+    }
+    const Result<KvSpec> spec = parse_kv_spec(text);
+    if (!spec) continue;
+    const Result<KvSpec> again = parse_kv_spec(spec->to_string());
+    ASSERT_TRUE(again) << text;
+    EXPECT_EQ(*again, *spec) << text;
   }
 }
 
