@@ -1,1 +1,1 @@
-set(sources append.cc capability.cc select.cc)
+set(sources append.cc attention.cc capability.cc select.cc)

@@ -1,1 +1,13 @@
-set(sources append.cc convert_pages.cc write_tokens.cc)
+set(sources
+  append.cc
+  attention_kernels.cc
+  check_args.cc
+  convert_pages.cc
+  cpu_attention.cc
+  finish.cc
+  merge_parts.cc
+  schedule.cc
+  tile_reader.cc
+  tile_task.cc
+  write_tokens.cc
+)

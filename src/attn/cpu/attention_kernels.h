@@ -1,0 +1,90 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+#include "kvant/attn/kv_format.h"
+#include "kvant/attn/kv_layout.h"
+
+namespace kvant::attn::cpu {
+
+/// Keys are taken in tiles and splits that start at multiples of these, counted from the request's first key, so that
+/// what a row computes depends on the row alone.
+inline constexpr int32_t kKeyTile = 64;
+inline constexpr int32_t kKeySplit = 256;
+static_assert(kKeySplit % kKeyTile == 0 && kKeyTile == 64, "a tile's visible keys are the bits of one uint64_t");
+
+/// Rows of one K or V plane with equal distances. 16-bit and 32-bit formats have no scales.
+struct EncodedRows {
+  const uint8_t* data = nullptr;
+  int64_t data_stride = 0;  ///< Bytes between rows.
+  const uint8_t* scales = nullptr;
+  int64_t scale_stride = 0;  ///< Bytes between rows.
+  float g = 1.0f;
+};
+/// Writes [num_rows, dim] fp32 values, times g; dim is a multiple of 16.
+using ExpandRows = void (*)(const EncodedRows& rows, int32_t num_rows, int32_t dim, float* out);
+
+/// How raw dot products become base-2 logits: with t = dot + bias, t * scale, or cap * tanh(t * scale).
+struct LogitTransform {
+  float scale = 1.0f;  ///< softmax_scale * log2(e), or softmax_scale / cap
+  float cap = 0.0f;    ///< soft cap * log2(e); 0 = none
+};
+
+/// One key tile for few query rows; a row's scores lie next to each other.
+struct RowTile {
+  const float* q = nullptr;           ///< [num_rows, dim_k]
+  float* scores = nullptr;            ///< [num_rows, kKeyTile]: dot products, then probabilities
+  const float* expanded = nullptr;    ///< [kKeyTile, dim_k or dim_v]: keys, then values
+  const float* bias = nullptr;        ///< [num_rows]
+  const uint64_t* visible = nullptr;  ///< [num_rows]: bit j = key j of the tile; null = all of it
+  float* max = nullptr;               ///< [num_rows], in and out
+  float* sum = nullptr;               ///< [num_rows], in and out
+  float* rescale = nullptr;           ///< [num_rows]: what the new maximum does to earlier sums
+  float* out = nullptr;               ///< [num_rows, dim_v], in and out
+  int32_t num_rows = 0;
+  int32_t first = 0, last = 0;  ///< Keys of the tile that were expanded.
+  int32_t dim_k = 0, dim_v = 0;
+  LogitTransform logits;
+};
+
+/// One key tile for a panel of as many query rows as two vectors have lanes; a key's scores lie next to each other.
+struct PanelTile {
+  const float* q = nullptr;           ///< [dim_k, width]
+  float* scores = nullptr;            ///< [kKeyTile, width]: dot products, then probabilities
+  const float* expanded = nullptr;    ///< [kKeyTile, dim_k or dim_v]: keys, then values
+  const float* bias = nullptr;        ///< [width]
+  const uint32_t* visible = nullptr;  ///< [2, width]: bit j of word w = key 32 w + j of the tile; null = all of it
+  float* max = nullptr;               ///< [width], in and out
+  float* sum = nullptr;               ///< [width], in and out
+  float* rescale = nullptr;           ///< [width]: what the new maximum does to earlier sums
+  float* out = nullptr;               ///< [dim_v, width], in and out
+  int32_t num_vectors = 2;            ///< 1 when the panel's second half holds no rows.
+  int32_t first = 0, last = 0;        ///< Keys of the tile that were expanded.
+  int32_t dim_k = 0, dim_v = 0;
+  LogitTransform logits;
+};
+
+/// What one instruction set offers. Every function computes each row by itself, in the same order whatever the other
+/// rows are.
+struct AttentionKernels {
+  std::string_view isa;
+  int32_t lanes;  ///< fp32 lanes of a vector; a panel is twice as wide.
+  ExpandRows (*expand_rows)(KvFormat format, CodeOrder order);
+  void (*row_scores)(const RowTile& tile);
+  void (*row_softmax)(const RowTile& tile);
+  void (*row_values)(const RowTile& tile);
+  void (*panel_scores)(const PanelTile& tile);
+  void (*panel_softmax)(const PanelTile& tile);
+  void (*panel_values)(const PanelTile& tile);
+  /// acc = acc * acc_factor + part * part_factor over [count].
+  void (*merge_row)(float* acc, float acc_factor, const float* part, float part_factor, int32_t count);
+  /// The same with a factor per lane, over [dim_v, width].
+  void (*merge_panel)(float* acc, const float* acc_factor, const float* part, const float* part_factor, int32_t dim_v);
+};
+
+/// Kernels for the best instruction set that this CPU and Highway's target mask allow.
+const AttentionKernels& attention_kernels();
+
+}  // namespace kvant::attn::cpu

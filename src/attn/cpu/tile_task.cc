@@ -1,0 +1,386 @@
+#include "attn/cpu/tile_task.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "attn/kv/conditioning.h"
+
+namespace kvant::attn::cpu {
+namespace {
+
+constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
+constexpr int64_t kAlignFloats = 16;
+
+int64_t aligned(int64_t floats) { return (floats + kAlignFloats - 1) / kAlignFloats * kAlignFloats; }
+
+int64_t floats_per_head(const AttnDesc& desc, const Shape& shape) {
+  return aligned(int64_t{shape.padded_rows} * (desc.layout.head_dim_k + 2 * desc.layout.head_dim_v + 5));
+}
+
+int64_t max_head_dim(const AttnDesc& desc) { return std::max(desc.layout.head_dim_k, desc.layout.head_dim_v); }
+
+bool all_finite(const float* values, int64_t count) {
+  uint32_t found = 0;
+  for (int64_t i = 0; i < count; ++i) found |= (float_to_bits(values[i]) & 0x7f800000u) == 0x7f800000u ? 1u : 0u;
+  return found == 0;
+}
+
+KvFormat format_of(DType dtype) {
+  switch (dtype) {
+    case DType::kF32: return KvFormat::kF32;
+    case DType::kF16: return KvFormat::kF16;
+    case DType::kBf16: return KvFormat::kBf16;
+  }
+  return KvFormat::kF32;
+}
+
+/// Buffers of one KV head. Row-wise tasks keep rows whole, panel-wise ones keep [head_dim, width] per panel.
+struct HeadState {
+  float *q, *out, *acc, *bias, *max, *sum, *acc_max, *acc_sum;
+};
+
+class TileTask {
+ public:
+  TileTask(const RunContext& context, const TaskRange& range, const Scratch& scratch)
+      : context_(context),
+        range_(range),
+        scratch_(scratch),
+        view_{.desc = context.desc, .args = context.args, .request = range.request},
+        dim_k_(context.desc.layout.head_dim_k),
+        dim_v_(context.desc.layout.head_dim_v),
+        group_(context.shape.group),
+        num_rows_(range.num_tokens * context.shape.group),
+        row_wise_(view_.num_tokens() * context.shape.group <= context.shape.max_row_rows),
+        width_(context.shape.panel_width()),
+        num_panels_(row_wise_ ? 1 : (num_rows_ + width_ - 1) / width_) {}
+
+  void run() {
+    for (int32_t h = 0; h < range_.num_heads; ++h) {
+      load_queries(h);
+      clear_accumulators(h);
+    }
+    const KeyRange keys = view_.keys_of(range_.first_token, range_.first_token + range_.num_tokens);
+    for (int32_t s = 0; s < range_.num_splits; ++s) {
+      const int32_t split = (range_.first_split + s) * kKeySplit;
+      const int32_t first = std::max(split, keys.first);
+      const int32_t last = std::min(split + kKeySplit, keys.last);
+      if (first >= last && range_.first_partial < 0) continue;
+      for (int32_t h = 0; h < range_.num_heads; ++h) clear_split(h);
+      for (int32_t tile = first / kKeyTile * kKeyTile; tile < last; tile += kKeyTile)
+        run_tile(tile, std::max(tile, first), std::min(tile + kKeyTile, last));
+      for (int32_t h = 0; h < range_.num_heads; ++h) end_split(h);
+    }
+    if (range_.first_partial >= 0) return;
+    for (int32_t h = 0; h < range_.num_heads; ++h) finish(h);
+  }
+
+ private:
+  HeadState head(int32_t h) const {
+    float* at = scratch_.heads + h * scratch_.head_floats;
+    const int64_t rows = context_.shape.padded_rows;
+    HeadState state{};
+    state.q = at;
+    state.out = state.q + rows * dim_k_;
+    state.acc = state.out + rows * dim_v_;
+    state.bias = state.acc + rows * dim_v_;
+    state.max = state.bias + rows;
+    state.sum = state.max + rows;
+    state.acc_max = state.sum + rows;
+    state.acc_sum = state.acc_max + rows;
+    return state;
+  }
+
+  int32_t buffer_rows() const { return row_wise_ ? num_rows_ : num_panels_ * width_; }
+  int32_t q_head(int32_t h, int32_t row) const { return (range_.first_head + h) * group_ + row % group_; }
+  int32_t token(int32_t row) const { return view_.first_token() + range_.first_token + row / group_; }
+  /// Element 0 of a row in a [rows, dim] buffer, and the distance between its elements.
+  float* row_start(float* buffer, int32_t row, int32_t dim) const {
+    return row_wise_ ? buffer + int64_t{row} * dim : buffer + int64_t{row / width_} * width_ * dim + row % width_;
+  }
+  int32_t element_stride() const { return row_wise_ ? 1 : width_; }
+
+  void load_queries(int32_t h) {
+    const HeadState state = head(h);
+    const DType dtype = context_.desc.q_dtype;
+    const ExpandRows expand = context_.kernels.expand_rows(format_of(dtype), CodeOrder::kLinear);
+    const KeyConditioner& conditioner = context_.args.cache.conditioner;
+    const int32_t kv_head = range_.first_head + h;
+    if (!row_wise_) {
+      std::fill_n(state.q, int64_t{num_panels_} * width_ * dim_k_, 0.0f);
+      std::fill_n(state.bias, num_panels_ * width_, 0.0f);
+    }
+    for (int32_t row = 0; row < num_rows_; ++row) {
+      const int64_t index = int64_t{token(row)} * context_.desc.num_q_heads + q_head(h, row);
+      const auto* q = static_cast<const uint8_t*>(context_.args.q) + index * dim_k_ * dtype_bytes(dtype);
+      expand({.data = q}, 1, dim_k_, scratch_.row);
+      state.bias[row] = query_bias(conditioner, kv_head, dim_k_, scratch_.row);
+      condition_query(conditioner, kv_head, dim_k_, scratch_.row);
+      float* to = row_start(state.q, row, dim_k_);
+      const int32_t stride = element_stride();
+      for (int32_t i = 0; i < dim_k_; ++i) to[i * stride] = scratch_.row[i];
+    }
+  }
+
+  void clear_accumulators(int32_t h) {
+    const HeadState state = head(h);
+    std::fill_n(state.acc, int64_t{buffer_rows()} * dim_v_, 0.0f);
+    std::fill_n(state.acc_max, buffer_rows(), kMinusInfinity);
+    std::fill_n(state.acc_sum, buffer_rows(), 0.0f);
+  }
+
+  void clear_split(int32_t h) {
+    const HeadState state = head(h);
+    std::fill_n(state.out, int64_t{buffer_rows()} * dim_v_, 0.0f);
+    std::fill_n(state.max, buffer_rows(), kMinusInfinity);
+    std::fill_n(state.sum, buffer_rows(), 0.0f);
+  }
+
+  /// What the rows of one panel (or of the whole row-wise task) see of the expanded keys.
+  struct PanelView {
+    bool any, all;
+  };
+
+  /// Fills row_bits with the visible keys of each row among `expanded`.
+  void mark_visible(int32_t tile, uint64_t expanded) {
+    for (int32_t i = 0; i < range_.num_tokens; ++i)
+      std::fill_n(scratch_.row_bits + i * group_, group_, view_.visible(range_.first_token + i, tile) & expanded);
+  }
+
+  PanelView panel_view(int32_t panel, uint64_t expanded) const {
+    const int32_t first = row_wise_ ? 0 : panel * width_;
+    const int32_t last = row_wise_ ? num_rows_ : std::min(num_rows_, first + width_);
+    uint64_t any = 0;
+    uint64_t all = expanded;
+    for (int32_t row = first; row < last; ++row) {
+      any |= scratch_.row_bits[row];
+      all &= scratch_.row_bits[row];
+    }
+    return {.any = any != 0, .all = all == expanded};
+  }
+
+  void split_panel_bits(int32_t panel) {
+    uint32_t* bits = scratch_.panel_bits + int64_t{panel} * 2 * width_;
+    for (int32_t lane = 0; lane < width_; ++lane) {
+      const int32_t row = panel * width_ + lane;
+      const uint64_t visible = row < num_rows_ ? scratch_.row_bits[row] : 0;
+      bits[lane] = static_cast<uint32_t>(visible);
+      bits[width_ + lane] = static_cast<uint32_t>(visible >> 32);
+    }
+  }
+
+  void run_tile(int32_t tile, int32_t first, int32_t last) {
+    const uint64_t expanded = KeyRange{first, last}.bits(tile);
+    mark_visible(tile, expanded);
+    for (int32_t panel = 0; panel < num_panels_ && !row_wise_; ++panel)
+      if (!panel_view(panel, expanded).all) split_panel_bits(panel);
+    for (int32_t h = 0; h < range_.num_heads; ++h) {
+      const int32_t kv_head = range_.first_head + h;
+      context_.reader.read_keys(view_.pages(), kv_head, tile, first, last, scratch_.expanded);
+      for (int32_t panel = 0; panel < num_panels_; ++panel) {
+        const PanelView seen = panel_view(panel, expanded);
+        if (seen.any) score(h, panel, tile, first, last, seen);
+      }
+      context_.reader.read_values(view_.pages(), kv_head, tile, first, last, scratch_.expanded);
+      for (int32_t panel = 0; panel < num_panels_; ++panel) {
+        const PanelView seen = panel_view(panel, expanded);
+        if (seen.any) add_values(h, panel, tile, first, last, seen);
+      }
+    }
+  }
+
+  RowTile row_tile(int32_t h, int32_t tile, int32_t first, int32_t last, bool masked) const {
+    const HeadState state = head(h);
+    return {.q = state.q,
+            .scores = scratch_.scores,
+            .expanded = scratch_.expanded,
+            .bias = state.bias,
+            .visible = masked ? scratch_.row_bits : nullptr,
+            .max = state.max,
+            .sum = state.sum,
+            .rescale = scratch_.rescale,
+            .out = state.out,
+            .num_rows = num_rows_,
+            .first = first - tile,
+            .last = last - tile,
+            .dim_k = dim_k_,
+            .dim_v = dim_v_,
+            .logits = context_.logits};
+  }
+
+  PanelTile panel_tile(int32_t h, int32_t panel, int32_t tile, int32_t first, int32_t last, bool masked) const {
+    const HeadState state = head(h);
+    const int64_t row = int64_t{panel} * width_;
+    return {.q = state.q + row * dim_k_,
+            .scores = scratch_.scores + row * kKeyTile,
+            .expanded = scratch_.expanded,
+            .bias = state.bias + row,
+            .visible = masked ? scratch_.panel_bits + 2 * row : nullptr,
+            .max = state.max + row,
+            .sum = state.sum + row,
+            .rescale = scratch_.rescale + row,
+            .out = state.out + row * dim_v_,
+            .num_vectors = num_rows_ - row > context_.shape.lanes ? 2 : 1,
+            .first = first - tile,
+            .last = last - tile,
+            .dim_k = dim_k_,
+            .dim_v = dim_v_,
+            .logits = context_.logits};
+  }
+
+  void score(int32_t h, int32_t panel, int32_t tile, int32_t first, int32_t last, PanelView seen) {
+    if (row_wise_) {
+      const RowTile rows = row_tile(h, tile, first, last, !seen.all || last - first < kKeyTile);
+      context_.kernels.row_scores(rows);
+      context_.kernels.row_softmax(rows);
+      return;
+    }
+    const PanelTile rows = panel_tile(h, panel, tile, first, last, !seen.all);
+    context_.kernels.panel_scores(rows);
+    context_.kernels.panel_softmax(rows);
+  }
+
+  void add_values(int32_t h, int32_t panel, int32_t tile, int32_t first, int32_t last, PanelView seen) {
+    const float* values = scratch_.expanded + int64_t{first - tile} * dim_v_;
+    if (!seen.all && !all_finite(values, int64_t{last - first} * dim_v_)) {
+      add_visible_values(h, panel, tile, first, last);
+    } else if (row_wise_) {
+      context_.kernels.row_values(row_tile(h, tile, first, last, false));
+    } else {
+      context_.kernels.panel_values(panel_tile(h, panel, tile, first, last, false));
+    }
+  }
+
+  /// A hidden key has probability 0, but 0 * NaN is NaN: with such values around, hidden keys are left out one by one.
+  void add_visible_values(int32_t h, int32_t panel, int32_t tile, int32_t first, int32_t last) {
+    const HeadState state = head(h);
+    const int32_t first_row = row_wise_ ? 0 : panel * width_;
+    const int32_t last_row = row_wise_ ? num_rows_ : std::min(num_rows_, first_row + width_);
+    for (int32_t row = first_row; row < last_row; ++row) {
+      const float* p = row_start(scratch_.scores, row, kKeyTile);
+      float* out = row_start(state.out, row, dim_v_);
+      for (int32_t i = 0; i < dim_v_; ++i) {
+        float sum = out[i * element_stride()] * scratch_.rescale[row];
+        for (int32_t j = first - tile; j < last - tile; ++j)
+          if ((scratch_.row_bits[row] >> j & 1u) != 0)
+            sum += p[j * element_stride()] * scratch_.expanded[int64_t{j} * dim_v_ + i];
+        out[i * element_stride()] = sum;
+      }
+    }
+  }
+
+  void end_split(int32_t h) {
+    if (range_.first_partial >= 0)
+      write_partials(h);
+    else if (row_wise_)
+      merge_rows(h);
+    else
+      merge_panels(h);
+  }
+
+  void write_partials(int32_t h) {
+    const HeadState state = head(h);
+    for (int32_t row = 0; row < num_rows_; ++row) {
+      const int64_t slot = range_.first_partial + int64_t{row / group_} * context_.desc.num_q_heads + q_head(h, row);
+      const float* out = row_start(state.out, row, dim_v_);
+      float* to = context_.partial_values + slot * dim_v_;
+      for (int32_t i = 0; i < dim_v_; ++i) to[i] = out[i * element_stride()];
+      context_.partial_softmax[slot] = {.max = state.max[row], .sum = state.sum[row]};
+    }
+  }
+
+  MergeFactors merge_state(const HeadState& state, int32_t row) const {
+    Softmax acc{.max = state.acc_max[row], .sum = state.acc_sum[row]};
+    const MergeFactors factors = merge_softmax(acc, {.max = state.max[row], .sum = state.sum[row]});
+    state.acc_max[row] = acc.max;
+    state.acc_sum[row] = acc.sum;
+    return factors;
+  }
+
+  void merge_rows(int32_t h) {
+    const HeadState state = head(h);
+    for (int32_t row = 0; row < num_rows_; ++row) {
+      const MergeFactors factors = merge_state(state, row);
+      const int64_t at = int64_t{row} * dim_v_;
+      context_.kernels.merge_row(state.acc + at, factors.acc, state.out + at, factors.part, dim_v_);
+    }
+  }
+
+  void merge_panels(int32_t h) {
+    const HeadState state = head(h);
+    for (int32_t panel = 0; panel < num_panels_; ++panel) {
+      const int32_t first = panel * width_;
+      for (int32_t lane = 0; lane < width_; ++lane) {
+        const MergeFactors factors = merge_state(state, first + lane);
+        scratch_.factors[lane] = factors.acc;
+        scratch_.factors[width_ + lane] = factors.part;
+      }
+      const int64_t at = int64_t{first} * dim_v_;
+      context_.kernels.merge_panel(state.acc + at, scratch_.factors, state.out + at, scratch_.factors + width_, dim_v_);
+    }
+  }
+
+  void finish(int32_t h) {
+    const HeadState state = head(h);
+    for (int32_t row = 0; row < num_rows_; ++row) {
+      const float* values = row_start(state.acc, row, dim_v_);
+      if (!row_wise_) {
+        for (int32_t i = 0; i < dim_v_; ++i) scratch_.row[i] = values[i * width_];
+        values = scratch_.row;
+      }
+      context_.sink.write(token(row), q_head(h, row), values, {.max = state.acc_max[row], .sum = state.acc_sum[row]});
+    }
+  }
+
+  const RunContext& context_;
+  const TaskRange& range_;
+  const Scratch& scratch_;
+  const RequestView view_;
+  const int32_t dim_k_, dim_v_, group_, num_rows_;
+  const bool row_wise_;
+  const int32_t width_, num_panels_;
+};
+
+}  // namespace
+
+size_t Scratch::bytes(const AttnDesc& desc, const Shape& shape) {
+  const int64_t rows = shape.padded_rows;
+  const int64_t floats = aligned(kKeyTile * max_head_dim(desc)) + aligned(rows * kKeyTile) +
+                         aligned(max_head_dim(desc)) + aligned(rows) + aligned(2 * shape.panel_width()) +
+                         2 * aligned(2 * rows) + shape.max_heads * floats_per_head(desc, shape);
+  return static_cast<size_t>(floats) * sizeof(float);
+}
+
+Scratch::Scratch(std::byte* memory, const AttnDesc& desc, const Shape& shape) {
+  const int64_t rows = shape.padded_rows;
+  auto* at = reinterpret_cast<float*>(memory);
+  const auto take = [&](int64_t floats) {
+    float* taken = at;
+    at += aligned(floats);
+    return taken;
+  };
+  expanded = take(kKeyTile * max_head_dim(desc));
+  scores = take(rows * kKeyTile);
+  row = take(max_head_dim(desc));
+  rescale = take(rows);
+  factors = take(2 * shape.panel_width());
+  row_bits = reinterpret_cast<uint64_t*>(take(2 * rows));
+  panel_bits = reinterpret_cast<uint32_t*>(take(2 * rows));
+  head_floats = floats_per_head(desc, shape);
+  heads = take(shape.max_heads * head_floats);
+}
+
+void RowMerger::start() {
+  std::fill_n(values, head_dim_v, 0.0f);
+  softmax = {.max = kMinusInfinity, .sum = 0.0f};
+}
+
+void RowMerger::add(const float* part_values, const Softmax& part) {
+  const MergeFactors factors = merge_softmax(softmax, part);
+  kernels.merge_row(values, factors.acc, part_values, factors.part, head_dim_v);
+}
+
+void run_task(const RunContext& context, const TaskRange& range, const Scratch& scratch) {
+  TileTask(context, range, scratch).run();
+}
+
+}  // namespace kvant::attn::cpu
