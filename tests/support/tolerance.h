@@ -27,4 +27,10 @@ constexpr Tolerance attention_tolerance(DType out) {
 /// Log-sum-exp in fp32 against fp64.
 constexpr Tolerance lse_tolerance() { return {1e-5, 1e-6}; }
 
+/// Logits of tiny models against transformers, both in fp32.
+constexpr double golden_logit_tolerance() { return 1e-3; }
+
+/// Logits of one model run in two ways that differ in the order of fp32 sums alone (batch shapes, chunks).
+constexpr float reordering_tolerance() { return 1e-3f; }
+
 }  // namespace kvant::test

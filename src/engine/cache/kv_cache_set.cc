@@ -21,7 +21,7 @@ int64_t page_stride(const attn::KvLayout& layout) {
   return (layout.page_bytes() + kPageAlignment - 1) / kPageAlignment * kPageAlignment;
 }
 
-bool uses_profile(const attn::KvSpec& spec, const KvCacheOptions& options) {
+bool takes_from_profile(const attn::KvSpec& spec, const KvCacheOptions& options) {
   if (options.profile == nullptr || !spec.quantised() || spec_is_plain(spec)) return false;
   return spec_wants_profile(spec) || options.profile_is_explicit;
 }
@@ -96,12 +96,7 @@ Status KvCacheSet::Impl::create_groups(const ModelConfig& config, Stream stream)
   size_t workspace_bytes = 0;
   for (LayerGroup& info : infos) {
     info.desc.batch_invariant = options.batch_invariant;
-    if (spec_needs_profile(info.spec) && options.profile == nullptr) {
-      return {StatusCode::kInvalidArgument,
-              fmt::format("--kv {} conditions keys (cond={}) and needs a profile, but there is none; use --kv-profile "
-                          "auto or a profile file, or add :cond=none",
-                          info.spec.to_string(), attn::to_string(info.spec.conditioning))};
-    }
+    if (spec_needs_profile(info.spec) && options.profile == nullptr) return missing_profile(info.spec);
     KVANT_ASSIGN_OR_RETURN(const size_t bytes, attn::workspace_size(info.desc, limits, device, num_threads));
     workspace_bytes = std::max(workspace_bytes, bytes);
   }
@@ -146,7 +141,7 @@ Status KvCacheSet::Impl::create_layers(const ModelConfig& config) {
         KVANT_RETURN_IF_ERROR(
             make_pool(layer.exact_memory, layout.exact(), group.pages.exact().num_pages(), view.exact));
       }
-      if (!uses_profile(group.info.spec, options)) continue;
+      if (!takes_from_profile(group.info.spec, options)) continue;
       const LayerProfile& profile = options.profile->layers[static_cast<size_t>(index)];
       const attn::KeyConditioning kind = group.info.spec.conditioning;
       for (const float scale : profile.g_k[static_cast<size_t>(kind)])
@@ -368,6 +363,17 @@ double KvCacheSet::effective_bytes_per_token(int32_t length) const {
   return bytes / length;
 }
 
+std::string KvCacheSet::format() const {
+  const std::vector<LayerGroup>& groups = impl_->infos;
+  const bool uniform = std::all_of(groups.begin(), groups.end(),
+                                   [&](const LayerGroup& group) { return group.spec == groups.front().spec; });
+  if (uniform) return groups.front().spec.to_string();
+  std::string out;
+  for (const LayerGroup& group : groups)
+    out += fmt::format("{}{} ({} layers)", out.empty() ? "" : ", ", group.spec.to_string(), group.layers.size());
+  return out;
+}
+
 std::string KvCacheSet::route() const {
   std::string out;
   for (const Group& group : impl_->groups) {
@@ -378,16 +384,21 @@ std::string KvCacheSet::route() const {
 }
 
 std::string KvCacheSet::scale_source() const {
+  if (uses_profile())
+    return fmt::format("profile {} ({} tokens)", impl_->options.profile->id, impl_->options.profile->tokens);
   bool quantised = false, plain = true;
   for (const LayerGroup& group : impl_->infos) {
     if (!group.spec.quantised()) continue;
     quantised = true;
-    if (uses_profile(group.spec, impl_->options))
-      return fmt::format("profile {} ({} tokens)", impl_->options.profile->id, impl_->options.profile->tokens);
     plain = plain && spec_is_plain(group.spec);
   }
   if (!quantised) return "none";
   return plain ? "1.0 (plain)" : "1.0";
+}
+
+bool KvCacheSet::uses_profile() const {
+  return std::any_of(impl_->infos.begin(), impl_->infos.end(),
+                     [&](const LayerGroup& group) { return takes_from_profile(group.spec, impl_->options); });
 }
 
 int64_t KvCacheSet::base_pages_used() const {

@@ -89,6 +89,8 @@ class KvCacheSet {
   void end_step();
 
   const attn::KvSpec& spec() const;
+  /// The specs in effect in canonical form: one, or one per group with its number of layers.
+  std::string format() const;
   std::span<const LayerGroup> groups() const;
   /// All layers, base format.
   double bytes_per_token() const;
@@ -96,7 +98,9 @@ class KvCacheSet {
   double effective_bytes_per_token(int32_t length) const;
   /// Attention routes of the groups, joined by ", ".
   std::string route() const;
-  /// "profile 1f2e...", "none" or "1.0 (plain)".
+  /// True when scales or conditioners come from the profile.
+  bool uses_profile() const;
+  /// "profile 1f2e... (998 tokens)", "1.0", "1.0 (plain)", or "none" for a cache without scales.
   std::string scale_source() const;
   /// Pages in use over all groups.
   int64_t base_pages_used() const;

@@ -50,6 +50,14 @@ bool spec_is_plain(const attn::KvSpec& spec) {
 
 bool spec_needs_profile(const attn::KvSpec& spec) { return spec.conditioning != attn::KeyConditioning::kNone; }
 
+Status missing_profile(const attn::KvSpec& spec) {
+  return {
+      StatusCode::kInvalidArgument,
+      fmt::format("--kv {} conditions keys (cond={}) and needs a profile, but there is none; use --kv-profile auto or "
+                  "a profile file, or add :cond=none",
+                  spec.to_string(), attn::to_string(spec.conditioning))};
+}
+
 bool spec_wants_profile(const attn::KvSpec& spec) {
   const bool has_nvfp4 = spec.k_format == attn::KvFormat::kNvfp4 || spec.v_format == attn::KvFormat::kNvfp4;
   return spec_needs_profile(spec) || (has_nvfp4 && !spec_is_plain(spec));

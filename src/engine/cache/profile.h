@@ -40,6 +40,8 @@ bool spec_is_plain(const attn::KvSpec& spec);
 bool spec_wants_profile(const attn::KvSpec& spec);
 /// True when a spec cannot run at all without a profile.
 bool spec_needs_profile(const attn::KvSpec& spec);
+/// The refusal of a spec that has none.
+Status missing_profile(const attn::KvSpec& spec);
 
 /// NVFP4 global scale of values whose largest magnitude in calibration was `amax`: amax / 2688 with a factor of 2 of
 /// headroom, at least 2^-14.

@@ -56,6 +56,8 @@ class Runner {
   /// Name of the weight format in use.
   std::string_view weights() const;
   int64_t weight_bytes() const;
+  /// Longest sequence of any cache.
+  int32_t max_context() const;
 
   /// A cache for this model, within this runner's batch limits.
   Result<std::unique_ptr<KvCacheSet>> create_cache(const KvCacheOptions& options);

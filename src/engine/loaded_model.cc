@@ -1,0 +1,154 @@
+#include "engine/loaded_model.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "engine/calibration/calibrate.h"
+#include "engine/calibration/profile_store.h"
+#include "engine/models/model_source.h"
+
+namespace kvant::engine {
+namespace {
+
+/// Two grid cells: prompt rows of one sequence fill a cell at most, and larger batches gain nothing on a CPU.
+constexpr int32_t kDefaultBatchTokens = 2 * attn::kPrefillGrid;
+
+Status check_context(int32_t context, const ModelConfig& config) {
+  if (context >= 0 && context <= config.context_limit) return {};
+  return {StatusCode::kInvalidArgument,
+          fmt::format("a context of {} tokens is outside the model's limit; 1 to {} (0 = that limit) is needed",
+                      context, config.context_limit)};
+}
+
+Status check_spec(const attn::KvSpec& spec, const LoadOptions& options, const ModelConfig& config) {
+  const attn::KvSpec resolved = attn::resolve_kv_spec(spec, config.kv_dtype);
+  KVANT_ASSIGN_OR_RETURN(const std::vector<LayerGroup> groups, make_layer_groups(config, resolved, options.page_size));
+  for (const LayerGroup& group : groups) {
+    if (options.kv_profile == "none" && spec_needs_profile(group.spec)) return missing_profile(group.spec);
+    const int32_t group_size = group.desc.num_q_heads / group.desc.layout.num_kv_heads;
+    if (group_size > attn::kCpuKvLimits.max_group_size) {
+      return {StatusCode::kUnsupported, fmt::format("{} query heads per KV head are not supported; at most {} are",
+                                                    group_size, attn::kCpuKvLimits.max_group_size)};
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+struct LoadedModel::Impl {
+  LoadOptions options;
+  std::shared_ptr<const GgufFile> file;
+  std::string hash;
+  std::optional<Tokenizer> tokenizer;
+  std::unique_ptr<ThreadPool> pool;
+  std::unique_ptr<Runner> runner;
+  std::shared_ptr<const KvProfile> profile;
+  std::string profile_origin;
+  bool profile_is_explicit = false;
+
+  Status load_explicit_profile(const ModelConfig& config);
+  Result<std::shared_ptr<const KvProfile>> automatic_profile();
+  void notify(std::string_view text) const {
+    if (options.notice) options.notice(text);
+  }
+};
+
+Status LoadedModel::Impl::load_explicit_profile(const ModelConfig& config) {
+  if (options.kv_profile == "auto" || options.kv_profile == "none") return {};
+  KVANT_ASSIGN_OR_RETURN(KvProfile loaded, load_profile(options.kv_profile));
+  KVANT_RETURN_IF_ERROR(loaded.check_shapes(config));
+  if (loaded.model_hash != hash) {
+    notify(
+        fmt::format("KV profile {} was made from another file ({}) than this model ({}); its shapes fit and it is used",
+                    loaded.id, loaded.model_hash, hash));
+  }
+  profile = std::make_shared<const KvProfile>(std::move(loaded));
+  profile_is_explicit = true;
+  profile_origin = options.kv_profile;
+  return {};
+}
+
+Result<std::shared_ptr<const KvProfile>> LoadedModel::Impl::automatic_profile() {
+  const ProfileStore store(options.cache_dir, options.notice);
+  if (auto stored = store.find(hash, runner->config())) {
+    profile_origin = "self-calibrated";
+    return std::make_shared<const KvProfile>(*std::move(stored));
+  }
+  std::vector<int32_t> tokens = tokenizer->encode(neutral_text());
+  tokens.resize(std::min<size_t>(tokens.size(), kCalibrationTokens));
+  const int32_t context = std::min(kCalibrationContext, runner->max_context());
+  KVANT_ASSIGN_OR_FAIL(KvProfile made, calibrate(*runner, tokens, context, hash, options.progress));
+  notify(fmt::format("made KV profile {} of this model from {} tokens of a built-in text", made.id, made.tokens));
+  store.keep(made);
+  profile_origin = "self-calibrated";
+  return std::make_shared<const KvProfile>(std::move(made));
+}
+
+LoadedModel::LoadedModel(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+LoadedModel::~LoadedModel() = default;
+
+Result<std::unique_ptr<LoadedModel>> LoadedModel::load(const LoadOptions& options) {
+  auto impl = std::make_unique<Impl>();
+  impl->options = options;
+  KVANT_ASSIGN_OR_FAIL(GgufFile file, GgufFile::open(options.model));
+  impl->file = std::make_shared<const GgufFile>(std::move(file));
+  KVANT_ASSIGN_OR_FAIL(ModelSource source, open_gguf_model(impl->file));
+  impl->hash = source.hash;
+  KVANT_FAIL_IF_ERROR(check_context(options.context, source.config));
+  if (impl->options.context == 0) impl->options.context = source.config.context_limit;
+  for (const attn::KvSpec& spec : options.kv) KVANT_FAIL_IF_ERROR(check_spec(spec, options, source.config));
+  KVANT_FAIL_IF_ERROR(impl->load_explicit_profile(source.config));
+  KVANT_ASSIGN_OR_FAIL(Tokenizer tokenizer, Tokenizer::from_gguf(*impl->file));
+  if (tokenizer.vocabulary_size() > source.config.vocabulary_size) {
+    return failure(StatusCode::kDataLoss,
+                   fmt::format("{}: the tokenizer has {} tokens, the embedding only {} rows", impl->file->name(),
+                               tokenizer.vocabulary_size(), source.config.vocabulary_size));
+  }
+  impl->tokenizer.emplace(std::move(tokenizer));
+  impl->pool = std::make_unique<ThreadPool>(options.threads);
+  const int32_t batch_tokens = options.max_batch_tokens > 0 ? options.max_batch_tokens : kDefaultBatchTokens;
+  KVANT_ASSIGN_OR_FAIL(impl->runner, Runner::create(std::move(source),
+                                                    {.weights = options.weights,
+                                                     .max_batch_tokens = batch_tokens,
+                                                     .max_requests = options.max_requests,
+                                                     .max_context = impl->options.context,
+                                                     .progress = options.progress},
+                                                    *impl->pool));
+  return std::unique_ptr<LoadedModel>(new LoadedModel(std::move(impl)));
+}
+
+const GgufFile& LoadedModel::file() const { return *impl_->file; }
+const ModelConfig& LoadedModel::config() const { return impl_->runner->config(); }
+const std::string& LoadedModel::hash() const { return impl_->hash; }
+const Tokenizer& LoadedModel::tokenizer() const { return *impl_->tokenizer; }
+Runner& LoadedModel::runner() { return *impl_->runner; }
+ThreadPool& LoadedModel::pool() { return *impl_->pool; }
+int32_t LoadedModel::context() const { return impl_->options.context; }
+
+Result<std::unique_ptr<KvCacheSet>> LoadedModel::create_cache(const attn::KvSpec& spec, int32_t max_sequences,
+                                                              int32_t max_tokens) {
+  Impl& impl = *impl_;
+  const attn::KvSpec resolved = attn::resolve_kv_spec(spec, config().kv_dtype);
+  const bool may_calibrate = impl.profile == nullptr && impl.options.kv_profile != "none";
+  if (may_calibrate && spec_wants_profile(resolved)) {
+    KVANT_ASSIGN_OR_FAIL(impl.profile, impl.automatic_profile());
+  }
+  return impl.runner->create_cache({.spec = resolved,
+                                    .page_size = impl.options.page_size,
+                                    .max_sequences = max_sequences,
+                                    .max_tokens = max_tokens,
+                                    .profile = impl.profile,
+                                    .profile_is_explicit = impl.profile_is_explicit});
+}
+
+std::string LoadedModel::describe_scales(const KvCacheSet& cache) const {
+  if (!cache.uses_profile()) return cache.scale_source();
+  const KvProfile& profile = *impl_->profile;
+  return fmt::format("profile {} ({}, {} tokens)", profile.id, impl_->profile_origin, profile.tokens);
+}
+
+}  // namespace kvant::engine

@@ -1,0 +1,64 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "engine/cache/kv_cache_set.h"
+#include "engine/cache/profile.h"
+#include "engine/loader/gguf.h"
+#include "engine/runner/runner.h"
+#include "engine/tokenizer/tokenizer.h"
+#include "kvant/core/status.h"
+#include "kvant/core/thread_pool.h"
+#include "kvant/engine/engine.h"
+
+namespace kvant::engine {
+
+struct LoadOptions {
+  std::filesystem::path model;
+  std::string kv_profile = "auto";  ///< As EngineOptions::kv_profile.
+  WeightFormat weights = WeightFormat::kAuto;
+  int32_t threads = 0;
+  int32_t context = 0;           ///< Longest sequence; 0 = the model's limit.
+  int32_t max_requests = 1;      ///< Sequences of one cache in a batch.
+  int32_t max_batch_tokens = 0;  ///< 0 = a good size for prompts.
+  int32_t page_size = 16;
+  std::filesystem::path cache_dir;
+  ProgressFn progress;
+  NoticeFn notice;
+  std::vector<attn::KvSpec> kv;  ///< Specs that will be asked for: checked against the model before weights are read.
+};
+
+/// A model ready to run: tokenizer, weights, thread pool, and KV profiles on demand. What Engine, `eval` and `bench`
+/// share.
+class LoadedModel {
+ public:
+  static Result<std::unique_ptr<LoadedModel>> load(const LoadOptions& options);
+  ~LoadedModel();
+  LoadedModel(const LoadedModel&) = delete;
+  LoadedModel& operator=(const LoadedModel&) = delete;
+
+  const GgufFile& file() const;
+  const ModelConfig& config() const;
+  const std::string& hash() const;
+  const Tokenizer& tokenizer() const;
+  Runner& runner();
+  ThreadPool& pool();
+  int32_t context() const;
+
+  /// A cache under a spec, `auto` included, with a profile if the spec wants one: the user's, a stored one, or one made
+  /// now, once.
+  Result<std::unique_ptr<KvCacheSet>> create_cache(const attn::KvSpec& spec, int32_t max_sequences, int32_t max_tokens);
+  /// KvCacheSet::scale_source with how the profile came about.
+  std::string describe_scales(const KvCacheSet& cache) const;
+
+ private:
+  struct Impl;
+  explicit LoadedModel(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace kvant::engine
