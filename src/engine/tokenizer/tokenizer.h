@@ -13,11 +13,16 @@
 
 namespace kvant::engine {
 
+struct PromptPiece;
+struct TokenizerData;
+
 /// Byte-level BPE over a vocabulary. Immutable after load; every call is thread-safe.
 class Tokenizer {
  public:
   /// Reads tokenizer.ggml.* metadata. Unknown models and pre-tokenizers are refused by name.
   static Result<Tokenizer> from_gguf(const GgufFile& file);
+  /// The same from data in memory (tests, other sources).
+  static Result<Tokenizer> from_data(TokenizerData data);
   ~Tokenizer();
   Tokenizer(Tokenizer&&) noexcept;
   Tokenizer& operator=(Tokenizer&&) noexcept;
@@ -26,6 +31,10 @@ class Tokenizer {
   std::vector<int32_t> encode(std::string_view text) const;
   /// Text that comes from a template: special tokens in it become their ids.
   std::vector<int32_t> encode_with_specials(std::string_view text) const;
+
+  /// A rendered prompt. Special tokens are recognised inside template pieces only; all other text is split as one, so
+  /// that the ids are those of the joined text whenever message text holds no special token.
+  std::vector<int32_t> encode(std::span<const PromptPiece> pieces) const;
 
   /// Bytes of one token, not always valid UTF-8 on their own. Control tokens give "" unless `with_specials`.
   std::string_view token_bytes(int32_t id, bool with_specials = false) const;
