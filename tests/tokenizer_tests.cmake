@@ -4,4 +4,4 @@ target_link_libraries(kvant_tokenize PRIVATE kvant_options kvant_engine fmt::fmt
 add_test(NAME Tokenizer.GivesTheIdsOfHuggingFaceOn20000Strings
   COMMAND "${KVANT_DEPS_PREFIX}/bin/python" -B "${CMAKE_CURRENT_SOURCE_DIR}/golden/compare_tokenizers.py"
           --tool $<TARGET_FILE:kvant_tokenize> "${CMAKE_SOURCE_DIR}/build/models/SmolLM2-135M-Instruct.gguf")
-set_tests_properties(Tokenizer.GivesTheIdsOfHuggingFaceOn20000Strings PROPERTIES LABELS slow SKIP_RETURN_CODE 77 TIMEOUT 300)
+set_tests_properties(Tokenizer.GivesTheIdsOfHuggingFaceOn20000Strings PROPERTIES LABELS model SKIP_RETURN_CODE 77 TIMEOUT 300)
