@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "ops/linear_int8.h"
 #include "ops/linear_onednn.h"
 
 namespace kvant::ops {
@@ -29,7 +30,7 @@ Result<std::unique_ptr<Linear>> Linear::create(LinearFormat format, int64_t out_
   switch (format) {
     case LinearFormat::kF32:
     case LinearFormat::kBf16: return create_onednn_linear(format, out_features, in_features, rows, max_rows, stream);
-    case LinearFormat::kInt8: break;
+    case LinearFormat::kInt8: return create_int8_linear(out_features, in_features, rows, max_rows, stream);
   }
   return failure(StatusCode::kInternal, "unknown weight format");
 }

@@ -1,13 +1,15 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
 
 namespace kvant {
 
-/// Fixed number of threads for parallel loops. `parallel_for` is not re-entrant and is called from one thread at a time;
-/// calling it always from the same thread is fastest, because the workers belong to the OpenMP team of the caller.
+/// Fixed number of threads for parallel loops. `parallel_for` is not re-entrant and is called from one thread at a
+/// time; calling it always from the same thread is fastest, because the workers belong to the OpenMP team of the
+/// caller.
 class ThreadPool {
  public:
   /// `num_threads` counts the calling thread; 0 = one per available core.
@@ -22,9 +24,18 @@ class ThreadPool {
   /// [0, num_threads). Returns when all are done. Allocates nothing.
   void parallel_for(int64_t num_tasks, const std::function<void(int64_t task, int worker)>& body);
 
+  /// At least `num_bytes` of 64-byte aligned memory for the caller's loops, undefined at first and valid until the next
+  /// call. Allocates only when it must grow. Called by the thread that calls `parallel_for`.
+  std::byte* scratch(int64_t num_bytes);
+
  private:
   struct Impl;
   std::unique_ptr<Impl> impl_;
+  struct FreeAligned {
+    void operator()(std::byte* bytes) const;
+  };
+  std::unique_ptr<std::byte, FreeAligned> scratch_;
+  int64_t scratch_bytes_ = 0;
 };
 
 /// Cores this process may run on.

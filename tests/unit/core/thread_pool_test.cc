@@ -1,6 +1,8 @@
 #include "kvant/core/thread_pool.h"
 
+#include <algorithm>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <set>
 #include <thread>
@@ -71,6 +73,17 @@ TEST(ThreadPool, PoolsOfSeveralSizesAlternate) {
     for (ThreadPool* pool : {&two, &three}) pool->parallel_for(10, [&](int64_t task, int) { sum.fetch_add(task); });
   }
   EXPECT_EQ(sum.load(), 50 * 2 * 45);
+}
+
+TEST(ThreadPool, ScratchIsAlignedAndGrowsOnly) {
+  ThreadPool pool(1);
+  std::byte* small = pool.scratch(100);
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(small) % 64, 0u);
+  std::fill(small, small + 100, std::byte{1});
+  std::byte* large = pool.scratch(1 << 20);
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(large) % 64, 0u);
+  std::fill(large, large + (1 << 20), std::byte{2});
+  EXPECT_EQ(pool.scratch(100), large);
 }
 
 TEST(ThreadPool, TakesAllAvailableCoresByDefault) {

@@ -1,0 +1,166 @@
+#include "ops/int8_kernel.h"
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <utility>
+
+#include "core/float_bits.h"
+#include "ops/simd_targets.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "ops/int8_kernel.cc"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+HWY_BEFORE_NAMESPACE();
+namespace kvant::ops::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// A vector of sums holds neighbouring outputs; a panel takes kVectors of them.
+using Sums = HWY_CAPPED(int32_t, kPanelOutputs);
+using Words = hn::Repartition<int16_t, Sums>;
+using Bytes = hn::Rebind<int8_t, Words>;
+using Floats = hn::Rebind<float, Sums>;
+constexpr int64_t kLanes = hn::MaxLanes(Sums());
+constexpr int64_t kVectors = kPanelOutputs / kLanes;
+// As many rows as keep all sums, one panel step of weights and one activation in registers.
+constexpr int64_t kTileRows = kVectors == 1 ? 12 : kVectors == 2 ? 6 : 2;
+
+/// sum + a[2 i] * b[2 i] + a[2 i + 1] * b[2 i + 1] in every lane i.
+HWY_INLINE hn::Vec<Sums> MulAddPairs(hn::Vec<Words> a, hn::Vec<Words> b, hn::Vec<Sums> sum) {
+  const Sums d;
+#if HWY_TARGET <= HWY_AVX3_DL && HWY_ARCH_X86
+  (void)d;
+  return hn::Vec<Sums>{_mm512_dpwssd_epi32(sum.raw, a.raw, b.raw)};
+#elif HWY_ARCH_X86
+  auto unused = hn::Zero(d);
+  return hn::ReorderWidenMulAccumulate(d, a, b, sum, unused);
+#else
+  const auto even = [d](auto v) HWY_ATTR { return hn::ShiftRight<16>(hn::ShiftLeft<16>(hn::BitCast(d, v))); };
+  const auto odd = [d](auto v) HWY_ATTR { return hn::ShiftRight<16>(hn::BitCast(d, v)); };
+  return hn::Add(sum, hn::Add(hn::Mul(even(a), even(b)), hn::Mul(odd(a), odd(b))));
+#endif
+}
+
+HWY_INLINE hn::Vec<Words> BroadcastPair(const int16_t* pair) {
+  int32_t both;
+  std::memcpy(&both, pair, sizeof(both));
+  return hn::BitCast(Words(), hn::Set(Sums(), both));
+}
+
+/// Keeps the compiler from starting other rows before this sum is done, which would spill most sums to the stack.
+HWY_INLINE void KeepInRegister([[maybe_unused]] hn::Vec<Sums>& sum) {
+#if HWY_ARCH_X86
+  asm volatile("" : "+v"(sum.raw));
+#endif
+}
+
+/// kRows rows by one panel.
+template <int64_t kRows>
+HWY_NOINLINE void MultiplyTile(const int16_t* HWY_RESTRICT x, int64_t x_stride, const float* HWY_RESTRICT row_scales,
+                               const int8_t* HWY_RESTRICT panel, const float* HWY_RESTRICT output_scales,
+                               int64_t input_pairs, int64_t num_outputs, float* HWY_RESTRICT y, int64_t y_stride) {
+  hn::Vec<Sums> sums[kRows][kVectors];
+  HWY_UNROLL(16) for (int64_t row = 0; row < kRows; ++row) {
+    HWY_UNROLL(16) for (int64_t v = 0; v < kVectors; ++v) sums[row][v] = hn::Zero(Sums());
+  }
+  for (int64_t pair = 0; pair < input_pairs; ++pair) {
+    hn::Vec<Words> weights[kVectors];
+    HWY_UNROLL(16) for (int64_t v = 0; v < kVectors; ++v) {
+      weights[v] = hn::PromoteTo(Words(), hn::LoadU(Bytes(), panel + 2 * (pair * kPanelOutputs + v * kLanes)));
+    }
+    HWY_UNROLL(16) for (int64_t row = 0; row < kRows; ++row) {
+      const auto activation = BroadcastPair(x + row * x_stride + 2 * pair);
+      HWY_UNROLL(16) for (int64_t v = 0; v < kVectors; ++v) {
+        sums[row][v] = MulAddPairs(weights[v], activation, sums[row][v]);
+        KeepInRegister(sums[row][v]);
+      }
+    }
+  }
+  const Floats df;
+  HWY_UNROLL(16) for (int64_t row = 0; row < kRows; ++row) {
+    HWY_ALIGN float out[kPanelOutputs];
+    float* destination = num_outputs == kPanelOutputs ? y + row * y_stride : out;
+    HWY_UNROLL(16) for (int64_t v = 0; v < kVectors; ++v) {
+      const auto scale = hn::Mul(hn::LoadU(df, output_scales + v * kLanes), hn::Set(df, row_scales[row]));
+      hn::StoreU(hn::Mul(hn::ConvertTo(df, sums[row][v]), scale), df, destination + v * kLanes);
+    }
+    if (destination == out) std::memcpy(y + row * y_stride, out, static_cast<size_t>(num_outputs) * sizeof(float));
+  }
+}
+
+using TileFunction = decltype(&MultiplyTile<1>);
+template <int64_t... kRows>
+constexpr void FillTiles(TileFunction* tiles, std::integer_sequence<int64_t, kRows...>) {
+  ((tiles[kRows] = &MultiplyTile<kRows + 1>), ...);
+}
+
+void MultiplyPanels(const QuantisedRows& x, int64_t num_rows, const Int8Panels& weights, int64_t panel_begin,
+                    int64_t panel_end, float* y) {
+  TileFunction tiles[kTileRows];
+  FillTiles(tiles, std::make_integer_sequence<int64_t, kTileRows>());
+  for (int64_t panel = panel_begin; panel < panel_end; ++panel) {
+    const int64_t output = panel * kPanelOutputs;
+    const int64_t num_outputs = HWY_MIN(kPanelOutputs, weights.out_features - output);
+    for (int64_t row = 0; row < num_rows; row += kTileRows) {
+      const int64_t tile_rows = HWY_MIN(kTileRows, num_rows - row);
+      tiles[tile_rows - 1](x.values + row * x.stride, x.stride, x.scales + row,
+                           weights.weights + panel * weights.input_pairs * 2 * kPanelOutputs, weights.scales + output,
+                           weights.input_pairs, num_outputs, y + row * weights.out_features + output,
+                           weights.out_features);
+    }
+  }
+}
+
+float QuantiseRow(const float* x, int64_t in_features, int32_t limit, int16_t* values) {
+  const hn::ScalableTag<float> df;
+  const hn::RebindToSigned<decltype(df)> di;
+  const hn::Rebind<int16_t, decltype(df)> dw;
+  const auto lanes = static_cast<int64_t>(hn::Lanes(df));
+  const int64_t even_features = in_features + in_features % 2;
+  // Magnitudes compare as integers the way they do as floats, and NaN is above infinity: nothing can hide one.
+  auto max_bits = hn::Zero(di);
+  int64_t i = 0;
+  for (; i + lanes <= in_features; i += lanes)
+    max_bits = hn::Max(max_bits, hn::BitCast(di, hn::Abs(hn::LoadU(df, x + i))));
+  int32_t largest_bits = hn::GetLane(hn::MaxOfLanes(di, max_bits));
+  for (; i < in_features; ++i) {
+    largest_bits = HWY_MAX(largest_bits, static_cast<int32_t>(float_to_bits(x[i]) & 0x7fffffffu));
+  }
+  const float largest = bits_to_float(static_cast<uint32_t>(largest_bits));
+  if (!(largest <= std::numeric_limits<float>::max())) {
+    std::memset(values, 0, static_cast<size_t>(even_features) * sizeof(int16_t));
+    return std::numeric_limits<float>::quiet_NaN();
+  }
+  // Below this the scale's inverse would overflow; such a row is zero next to anything a model computes.
+  const float inverse = largest < 1e-30f ? 0.0f : static_cast<float>(limit) / largest;
+  const auto inverses = hn::Set(df, inverse);
+  for (i = 0; i + lanes <= in_features; i += lanes) {
+    hn::StoreU(hn::DemoteTo(dw, hn::NearestInt(hn::Mul(hn::LoadU(df, x + i), inverses))), dw, values + i);
+  }
+  for (; i < in_features; ++i) values[i] = static_cast<int16_t>(std::nearbyint(x[i] * inverse));
+  if (even_features != in_features) values[in_features] = 0;
+  return largest / static_cast<float>(limit);
+}
+
+}  // namespace kvant::ops::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace kvant::ops {
+
+HWY_EXPORT(MultiplyPanels);
+HWY_EXPORT(QuantiseRow);
+
+float quantise_row(const float* x, int64_t in_features, int32_t limit, int16_t* values) {
+  return HWY_DYNAMIC_DISPATCH(QuantiseRow)(x, in_features, limit, values);
+}
+
+void multiply_int8_panels(const QuantisedRows& x, int64_t num_rows, const Int8Panels& weights, int64_t panel_begin,
+                          int64_t panel_end, float* y) {
+  HWY_DYNAMIC_DISPATCH(MultiplyPanels)(x, num_rows, weights, panel_begin, panel_end, y);
+}
+
+}  // namespace kvant::ops
+#endif
