@@ -134,7 +134,7 @@ uint8_t* page_address(const KvPool& pool, int64_t page) {
   return reinterpret_cast<uint8_t*>(pool.data) + page * pool.page_stride;
 }
 
-void append_tokens(const AppendArgs& args, int64_t first, int64_t last) {
+void append_range(const AppendArgs& args, int64_t first, int64_t last) {
   const KvLayout& base = args.cache.layout;
   const KvLayout exact = base.exact();
   const int64_t k_stride =
@@ -161,7 +161,7 @@ void append_tokens(const AppendArgs& args, int64_t first, int64_t last) {
   }
 }
 
-void age_tokens(const AgeArgs& args, int64_t first, int64_t last) {
+void age_range(const AgeArgs& args, int64_t first, int64_t last) {
   const KvLayout& base = args.cache.layout;
   const KvLayout exact = base.exact();
   const KeyConditioner already_conditioned;
@@ -185,17 +185,17 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace kvant::attn {
 
-HWY_EXPORT(append_tokens);
-HWY_EXPORT(age_tokens);
+HWY_EXPORT(append_range);
+HWY_EXPORT(age_range);
 
 namespace cpu {
 
 void append_tokens(const AppendArgs& args, int64_t first, int64_t last) {
-  HWY_DYNAMIC_DISPATCH(attn::append_tokens)(args, first, last);
+  HWY_DYNAMIC_DISPATCH(append_range)(args, first, last);
 }
 
 void age_tokens(const AgeArgs& args, int64_t first, int64_t last) {
-  HWY_DYNAMIC_DISPATCH(attn::age_tokens)(args, first, last);
+  HWY_DYNAMIC_DISPATCH(age_range)(args, first, last);
 }
 
 }  // namespace cpu
