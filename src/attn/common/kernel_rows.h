@@ -47,15 +47,15 @@ constexpr FeatureSet features_of(AttnOp op) {
 /// places where the kernel tests have passed.
 inline constexpr KernelRow kKernelRows[] = {
     {AttnOp::kAppend, DeviceFamily::kCpu, "cpu/append", kAllFormats, kCpuKvLimits, kAppendFeatures,
-     GraphSupport::kNever, "x86-64", "ARM64"},
+     GraphSupport::kNever, "AVX2", "SSSE3, AVX-512, NEON"},
     {AttnOp::kDecode, DeviceFamily::kCpu, "cpu/attention", kAllFormats, kCpuKvLimits, kAllFeatures,
-     GraphSupport::kNever, "", "SSSE3, AVX2, AVX-512, NEON"},
+     GraphSupport::kNever, "AVX2", "SSSE3, AVX-512, NEON"},
     {AttnOp::kPrefill, DeviceFamily::kCpu, "cpu/attention", kAllFormats, kCpuKvLimits, kAllFeatures,
-     GraphSupport::kNever, "", "SSSE3, AVX2, AVX-512, NEON"},
+     GraphSupport::kNever, "AVX2", "SSSE3, AVX-512, NEON"},
     {AttnOp::kMerge, DeviceFamily::kCpu, "cpu/merge", kAllFormats, kCpuKvLimits, kMergeFeatures, GraphSupport::kNever,
-     "", "x86-64, ARM64"},
+     "AVX2", "SSSE3, AVX-512, NEON"},
     {AttnOp::kConvert, DeviceFamily::kCpu, "cpu/convert", kAllFormats, kCpuKvLimits, kConvertFeatures,
-     GraphSupport::kNever, "x86-64", "ARM64"},
+     GraphSupport::kNever, "AVX2", "SSSE3, AVX-512, NEON"},
 };
 
 }  // namespace kvant::attn

@@ -1,8 +1,11 @@
 #include <algorithm>
 #include <array>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "attn/common/kernel_rows.h"
 #include "kvant/attn/kernel_table.h"
@@ -68,29 +71,27 @@ std::string features_section(const KernelTable& table) {
   return text;
 }
 
-enum class Evidence : uint8_t { kNone, kCompiled, kVerified };
-
-// The best row for an op; a cache format needs append, decode and prefill, so the weakest of the three counts.
-Evidence evidence_for(const KernelTable& table, DeviceFamily family, KvFormat format) {
-  Evidence weakest = Evidence::kVerified;
-  for (AttnOp op : {AttnOp::kAppend, AttnOp::kDecode, AttnOp::kPrefill}) {
-    Evidence best = Evidence::kNone;
-    for (const KernelRow& row : table.rows) {
-      if (row.op != op || row.family != family || !row.formats.contains(format)) continue;
-      best = std::max(best, row.verified_on.empty() ? Evidence::kCompiled : Evidence::kVerified);
-    }
-    weakest = std::min(weakest, best);
+// The best row of an op for a format: a verified one, else any.
+const KernelRow* best_row(const KernelTable& table, AttnOp op, DeviceFamily family, KvFormat format) {
+  const KernelRow* best = nullptr;
+  for (const KernelRow& row : table.rows) {
+    if (row.op != op || row.family != family || !row.formats.contains(format)) continue;
+    if (best == nullptr || (best->verified_on.empty() && !row.verified_on.empty())) best = &row;
   }
-  return weakest;
+  return best;
 }
 
-std::string_view to_string(Evidence evidence) {
-  switch (evidence) {
-    case Evidence::kNone: return "not built yet";
-    case Evidence::kCompiled: return "built, not run";
-    case Evidence::kVerified: return "verified";
+// A cache format needs append, decode and prefill, so the weakest of the three counts.
+std::string evidence_for(const KernelTable& table, DeviceFamily family, KvFormat format) {
+  bool all_verified = true;
+  std::vector<std::string_view> places;
+  for (AttnOp op : {AttnOp::kAppend, AttnOp::kDecode, AttnOp::kPrefill}) {
+    const KernelRow* row = best_row(table, op, family, format);
+    if (row == nullptr) return "not built yet";
+    all_verified = all_verified && !row->verified_on.empty();
+    if (std::ranges::find(places, row->verified_on) == places.end()) places.push_back(row->verified_on);
   }
-  return "?";
+  return all_verified ? fmt::format("verified on {}", fmt::join(places, "; ")) : "built, not run";
 }
 
 std::string devices_section(const KernelTable& table) {
@@ -110,7 +111,7 @@ std::string devices_section(const KernelTable& table) {
     text += fmt::format("| {} | {} |", kvant::to_string(family), parts_of(family));
     for (const KvFormatInfo& format : kKvFormats) {
       if (format.format == KvFormat::kF32) continue;
-      text += fmt::format(" {} |", to_string(evidence_for(table, family, format.format)));
+      text += fmt::format(" {} |", evidence_for(table, family, format.format));
     }
     text += '\n';
   }
