@@ -28,7 +28,7 @@ void check_row(const LlamaGolden& golden, int32_t position, std::span<const floa
 
 TEST_P(Golden, MatchesTransformersInPrefillAndDecode) {
   const LlamaGolden& golden = GetParam();
-  testing::TinyModel model(golden.config);
+  testing::TinyModel model(golden.config, 2);
   const auto cache = model.cache("f32");
   const SequenceId sequence = cache->add_sequence().value();
   const std::span<const int32_t> tokens(golden.tokens);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "kvant/attn/kv_format.h"
+#include "kvant/attn/kv_spec.h"
 #include "kvant/core/dtype.h"
 
 namespace kvant::test {
@@ -29,6 +30,26 @@ constexpr Tolerance lse_tolerance() { return {1e-5, 1e-6}; }
 
 /// Logits of tiny models against transformers, both in fp32.
 constexpr double golden_logit_tolerance() { return 1e-3; }
+
+/// Logits of a tiny model whose cache differs in f16 rounding alone; measured 0.026, and whole units when conditioning
+/// is wrong anywhere.
+constexpr float f16_cache_logit_tolerance() { return 0.05f; }
+
+/// Mean KL divergence of the tiny random model from an f32 cache. Random weights are far more sensitive than trained
+/// ones: these bounds, about 1.5 times what is measured, tell a broken cache from a working one and formats from each
+/// other.
+inline double tiny_model_divergence(const attn::KvSpec& spec) {
+  const bool helped = spec.edges.enabled() || spec.conditioning != attn::KeyConditioning::kNone;
+  switch (spec.k_format) {
+    case attn::KvFormat::kF32: return 1e-6;
+    case attn::KvFormat::kF16: return spec.quantised() ? 0.06 : 1e-5;
+    case attn::KvFormat::kBf16: return spec.quantised() ? 0.06 : 5e-4;
+    case attn::KvFormat::kE4m3: return spec.v_format == spec.k_format ? (helped ? 0.065 : 0.09) : 0.12;
+    case attn::KvFormat::kE5m2: return helped ? 0.21 : 0.31;
+    case attn::KvFormat::kNvfp4: return helped ? 0.52 : 0.8;
+  }
+  return 0.0;
+}
 
 /// Logits of one model run in two ways that differ in the order of fp32 sums alone (batch shapes, chunks).
 constexpr float reordering_tolerance() { return 1e-3f; }

@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
+#include <numeric>
 #include <span>
+#include <utility>
 
-#include "attn/kv/conditioning.h"
+#include "kvant/attn/append.h"
 
 namespace kvant::engine {
 namespace {
@@ -32,6 +35,48 @@ void balance(std::span<const double> key_std, std::span<const double> query_rms,
     mean += log_z[d] / static_cast<double>(n);
   }
   for (size_t d = 0; d < n; ++d) z[d] = static_cast<float>(std::exp(log_z[d] - mean));
+}
+
+/// Largest |K'| of each head. Keys [tokens, heads, head_dim] go through an fp32 page, so that it is the cache's own
+/// writer that conditions them.
+Result<std::vector<float>> conditioned_amax(const LayerConfig& config, const attn::KeyConditioner& conditioner,
+                                            const std::vector<float>& keys, Stream stream) {
+  constexpr int32_t kPage = attn::kCpuKvLimits.max_page_size;
+  const attn::KvLayout layout{.k_format = attn::KvFormat::kF32,
+                              .v_format = attn::KvFormat::kF32,
+                              .head_dim_k = config.head_dim_k,
+                              .head_dim_v = config.head_dim_k,
+                              .num_kv_heads = config.num_kv_heads,
+                              .page_size = kPage};
+  std::vector<std::byte> page(static_cast<size_t>(layout.page_bytes()));
+  std::vector<int64_t> slots(kPage);
+  std::iota(slots.begin(), slots.end(), int64_t{0});
+  const int64_t channels = int64_t{config.num_kv_heads} * config.head_dim_k;
+  const int64_t tokens = std::ssize(keys) / channels;
+  std::vector<float> amax(static_cast<size_t>(config.num_kv_heads));
+  for (int64_t first = 0; first < tokens; first += kPage) {
+    const int64_t count = std::min<int64_t>(kPage, tokens - first);
+    const float* rows = keys.data() + first * channels;
+    KVANT_FAIL_IF_ERROR(
+        attn::append({.cache = {.layout = layout,
+                                .base = {.data = page.data(), .num_pages = 1, .page_stride = layout.page_bytes()},
+                                .exact = {},
+                                .scales = {},
+                                .conditioner = conditioner},
+                      .k = rows,
+                      .v = rows,
+                      .slots = slots.data(),
+                      .num_tokens = count},
+                     stream));
+    for (int32_t token = 0; token < count; ++token) {
+      for (int32_t head = 0; head < config.num_kv_heads; ++head) {
+        const auto* row = reinterpret_cast<const float*>(page.data() + layout.k_row(head, token));
+        float& largest = amax[static_cast<size_t>(head)];
+        for (int32_t d = 0; d < config.head_dim_k; ++d) largest = std::max(largest, std::abs(row[d]));
+      }
+    }
+  }
+  return amax;
 }
 
 }  // namespace
@@ -69,7 +114,7 @@ void KeyStatistics::observe(int32_t index, int64_t num_tokens, const float* q, c
   layer.tokens += num_tokens;
 }
 
-LayerProfile KeyStatistics::finish_layer(const LayerConfig& config, const Layer& layer) const {
+Result<LayerProfile> KeyStatistics::finish_layer(const LayerConfig& config, const Layer& layer, Stream stream) const {
   const auto dim = static_cast<size_t>(config.head_dim_k);
   const auto heads = static_cast<size_t>(config.num_kv_heads);
   const size_t channels = heads * dim;
@@ -97,27 +142,22 @@ LayerProfile KeyStatistics::finish_layer(const LayerConfig& config, const Layer&
             out.z.data() + head * dim);
   for (const float z : out.z) out.zi.push_back(1.0f / z);
 
-  std::vector<float> row(dim);
   for (const attn::KeyConditioning kind :
        {attn::KeyConditioning::kNone, attn::KeyConditioning::kMean, attn::KeyConditioning::kFull}) {
     const attn::KeyConditioner conditioner{.kind = kind, .mu = out.mu.data(), .z = out.z.data(), .zi = out.zi.data()};
-    for (size_t head = 0; head < heads; ++head) {
-      float amax = 0;
-      for (size_t t = 0; t < tokens; ++t) {
-        std::copy_n(layer.keys.begin() + static_cast<std::ptrdiff_t>(t * channels + head * dim), dim, row.begin());
-        attn::condition_key(conditioner, static_cast<int32_t>(head), config.head_dim_k, row.data());
-        for (const float value : row) amax = std::max(amax, std::abs(value));
-      }
-      out.g_k[static_cast<size_t>(kind)].push_back(nvfp4_scale(amax));
-    }
+    KVANT_ASSIGN_OR_FAIL(const std::vector<float> amax, conditioned_amax(config, conditioner, layer.keys, stream));
+    for (const float value : amax) out.g_k[static_cast<size_t>(kind)].push_back(nvfp4_scale(value));
   }
   for (const float amax : layer.value_amax) out.g_v.push_back(nvfp4_scale(amax));
   return out;
 }
 
-KvProfile KeyStatistics::finish() const {
+Result<KvProfile> KeyStatistics::finish(Stream stream) const {
   KvProfile profile;
-  for (size_t i = 0; i < layers_.size(); ++i) profile.layers.push_back(finish_layer(config_.layers[i], layers_[i]));
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    KVANT_ASSIGN_OR_FAIL(LayerProfile layer, finish_layer(config_.layers[i], layers_[i], stream));
+    profile.layers.push_back(std::move(layer));
+  }
   return profile;
 }
 

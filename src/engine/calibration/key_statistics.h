@@ -5,6 +5,8 @@
 
 #include "engine/cache/profile.h"
 #include "engine/runner/runner.h"
+#include "kvant/core/status.h"
+#include "kvant/core/stream.h"
 #include "kvant/engine/model_config.h"
 
 namespace kvant::engine {
@@ -19,7 +21,7 @@ class KeyStatistics : public LayerObserver {
                const float* v, int64_t v_token_stride) override;
 
   /// Layers of the profile; its other fields are the caller's.
-  KvProfile finish() const;
+  Result<KvProfile> finish(Stream stream) const;
 
  private:
   struct Layer {
@@ -28,7 +30,7 @@ class KeyStatistics : public LayerObserver {
     std::vector<float> value_amax;      ///< [kv_heads]
     int64_t tokens = 0;
   };
-  LayerProfile finish_layer(const LayerConfig& config, const Layer& layer) const;
+  Result<LayerProfile> finish_layer(const LayerConfig& config, const Layer& layer, Stream stream) const;
 
   const ModelConfig& config_;
   std::vector<Layer> layers_;

@@ -95,6 +95,7 @@ Result<std::unique_ptr<Runner>> Runner::create(ModelSource source, const RunnerO
 const ModelConfig& Runner::config() const { return impl_->source.config; }
 std::string_view Runner::weights() const { return ops::to_string(impl_->format); }
 int64_t Runner::weight_bytes() const { return impl_->weights.bytes; }
+Stream Runner::stream() const { return Stream::on_cpu(impl_->pool); }
 int32_t Runner::max_context() const { return impl_->options.max_context; }
 void Runner::set_observer(LayerObserver* observer) { impl_->observer = observer; }
 

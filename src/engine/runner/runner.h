@@ -7,6 +7,7 @@
 #include "engine/cache/kv_cache_set.h"
 #include "engine/models/model_source.h"
 #include "kvant/core/status.h"
+#include "kvant/core/stream.h"
 #include "kvant/core/thread_pool.h"
 #include "kvant/engine/engine.h"
 #include "kvant/engine/model_config.h"
@@ -56,6 +57,7 @@ class Runner {
   /// Name of the weight format in use.
   std::string_view weights() const;
   int64_t weight_bytes() const;
+  Stream stream() const;
   /// Longest sequence of any cache.
   int32_t max_context() const;
 
