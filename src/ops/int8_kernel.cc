@@ -3,7 +3,6 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
-#include <utility>
 
 #include "core/float_bits.h"
 #include "ops/simd_targets.h"
@@ -13,19 +12,14 @@
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
+#include "ops/panel_tile-inl.h"
+
 HWY_BEFORE_NAMESPACE();
 namespace kvant::ops::HWY_NAMESPACE {
-namespace hn = hwy::HWY_NAMESPACE;
 
-// A vector of sums holds neighbouring outputs; a panel takes kVectors of them.
-using Sums = HWY_CAPPED(int32_t, kPanelOutputs);
+using Sums = hn::RebindToSigned<Floats>;
 using Words = hn::Repartition<int16_t, Sums>;
 using Bytes = hn::Rebind<int8_t, Words>;
-using Floats = hn::Rebind<float, Sums>;
-constexpr int64_t kLanes = hn::MaxLanes(Sums());
-constexpr int64_t kVectors = kPanelOutputs / kLanes;
-// As many rows as keep all sums, one panel step of weights and one activation in registers.
-constexpr int64_t kTileRows = kVectors == 1 ? 12 : kVectors == 2 ? 6 : 2;
 
 /// sum + a[2 i] * b[2 i] + a[2 i + 1] * b[2 i + 1] in every lane i.
 HWY_INLINE hn::Vec<Sums> MulAddPairs(hn::Vec<Words> a, hn::Vec<Words> b, hn::Vec<Sums> sum) {
@@ -49,66 +43,54 @@ HWY_INLINE hn::Vec<Words> BroadcastPair(const int16_t* pair) {
   return hn::BitCast(Words(), hn::Set(Sums(), both));
 }
 
-/// Keeps the compiler from starting other rows before this sum is done, which would spill most sums to the stack.
-HWY_INLINE void KeepInRegister([[maybe_unused]] hn::Vec<Sums>& sum) {
-#if HWY_ARCH_X86
-  asm volatile("" : "+v"(sum.raw));
-#endif
-}
-
-/// kRows rows by one panel.
-template <int64_t kRows>
-HWY_NOINLINE void MultiplyTile(const int16_t* HWY_RESTRICT x, int64_t x_stride, const float* HWY_RESTRICT row_scales,
-                               const int8_t* HWY_RESTRICT panel, const float* HWY_RESTRICT output_scales,
-                               int64_t input_pairs, int64_t num_outputs, float* HWY_RESTRICT y, int64_t y_stride) {
-  hn::Vec<Sums> sums[kRows][kVectors];
-  HWY_UNROLL(16) for (int64_t row = 0; row < kRows; ++row) {
-    HWY_UNROLL(16) for (int64_t v = 0; v < kVectors; ++v) sums[row][v] = hn::Zero(Sums());
-  }
-  for (int64_t pair = 0; pair < input_pairs; ++pair) {
-    hn::Vec<Words> weights[kVectors];
-    HWY_UNROLL(16) for (int64_t v = 0; v < kVectors; ++v) {
-      weights[v] = hn::PromoteTo(Words(), hn::LoadU(Bytes(), panel + 2 * (pair * kPanelOutputs + v * kLanes)));
-    }
+struct Int8Tile {
+  /// kRows rows by one panel.
+  template <int64_t kRows>
+  static HWY_NOINLINE void Run(const QuantisedRows& x, const int8_t* HWY_RESTRICT panel,
+                               const float* HWY_RESTRICT output_scales, int64_t input_pairs, int64_t num_outputs,
+                               float* HWY_RESTRICT y, int64_t y_stride) {
+    const int16_t* HWY_RESTRICT values = x.values;
+    const int64_t x_stride = x.stride;
+    hn::Vec<Sums> sums[kRows][kVectors];
     HWY_UNROLL(16) for (int64_t row = 0; row < kRows; ++row) {
-      const auto activation = BroadcastPair(x + row * x_stride + 2 * pair);
+      HWY_UNROLL(16) for (int64_t v = 0; v < kVectors; ++v) sums[row][v] = hn::Zero(Sums());
+    }
+    for (int64_t pair = 0; pair < input_pairs; ++pair) {
+      hn::Vec<Words> weights[kVectors];
       HWY_UNROLL(16) for (int64_t v = 0; v < kVectors; ++v) {
-        sums[row][v] = MulAddPairs(weights[v], activation, sums[row][v]);
-        KeepInRegister(sums[row][v]);
+        weights[v] = hn::PromoteTo(Words(), hn::LoadU(Bytes(), panel + 2 * (pair * kPanelOutputs + v * kLanes)));
+      }
+      HWY_UNROLL(16) for (int64_t row = 0; row < kRows; ++row) {
+        const auto activation = BroadcastPair(values + row * x_stride + 2 * pair);
+        HWY_UNROLL(16) for (int64_t v = 0; v < kVectors; ++v) {
+          sums[row][v] = MulAddPairs(weights[v], activation, sums[row][v]);
+          KeepInRegister(sums[row][v]);
+        }
       }
     }
-  }
-  const Floats df;
-  HWY_UNROLL(16) for (int64_t row = 0; row < kRows; ++row) {
-    HWY_ALIGN float out[kPanelOutputs];
-    float* destination = num_outputs == kPanelOutputs ? y + row * y_stride : out;
-    HWY_UNROLL(16) for (int64_t v = 0; v < kVectors; ++v) {
-      const auto scale = hn::Mul(hn::LoadU(df, output_scales + v * kLanes), hn::Set(df, row_scales[row]));
-      hn::StoreU(hn::Mul(hn::ConvertTo(df, sums[row][v]), scale), df, destination + v * kLanes);
+    const Floats d;
+    HWY_UNROLL(16) for (int64_t row = 0; row < kRows; ++row) {
+      hn::Vec<Floats> outputs[kVectors];
+      HWY_UNROLL(16) for (int64_t v = 0; v < kVectors; ++v) {
+        const auto scale = hn::Mul(hn::LoadU(d, output_scales + v * kLanes), hn::Set(d, x.scales[row]));
+        outputs[v] = hn::Mul(hn::ConvertTo(d, sums[row][v]), scale);
+      }
+      StorePanel(outputs, num_outputs, y + row * y_stride);
     }
-    if (destination == out) std::memcpy(y + row * y_stride, out, static_cast<size_t>(num_outputs) * sizeof(float));
   }
-}
+};
 
-using TileFunction = decltype(&MultiplyTile<1>);
-template <int64_t... kRows>
-constexpr void FillTiles(TileFunction* tiles, std::integer_sequence<int64_t, kRows...>) {
-  ((tiles[kRows] = &MultiplyTile<kRows + 1>), ...);
-}
-
-void MultiplyPanels(const QuantisedRows& x, int64_t num_rows, const Int8Panels& weights, int64_t panel_begin,
-                    int64_t panel_end, float* y) {
-  TileFunction tiles[kTileRows];
-  FillTiles(tiles, std::make_integer_sequence<int64_t, kTileRows>());
+void MultiplyInt8Panels(const QuantisedRows& x, int64_t num_rows, const Int8Panels& weights, int64_t panel_begin,
+                        int64_t panel_end, float* y) {
+  const int64_t height = TileHeight(num_rows);
   for (int64_t panel = panel_begin; panel < panel_end; ++panel) {
     const int64_t output = panel * kPanelOutputs;
     const int64_t num_outputs = HWY_MIN(kPanelOutputs, weights.out_features - output);
-    for (int64_t row = 0; row < num_rows; row += kTileRows) {
-      const int64_t tile_rows = HWY_MIN(kTileRows, num_rows - row);
-      tiles[tile_rows - 1](x.values + row * x.stride, x.stride, x.scales + row,
-                           weights.weights + panel * weights.input_pairs * 2 * kPanelOutputs, weights.scales + output,
-                           weights.input_pairs, num_outputs, y + row * weights.out_features + output,
-                           weights.out_features);
+    for (int64_t row = 0; row < num_rows; row += height) {
+      const QuantisedRows tile{x.values + row * x.stride, x.stride, x.scales + row};
+      RunTile<Int8Tile>(HWY_MIN(height, num_rows - row), tile, weights.weights + output * weights.input_pairs * 2,
+                        weights.scales + output, weights.input_pairs, num_outputs,
+                        y + row * weights.out_features + output, weights.out_features);
     }
   }
 }
@@ -150,7 +132,7 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace kvant::ops {
 
-HWY_EXPORT(MultiplyPanels);
+HWY_EXPORT(MultiplyInt8Panels);
 HWY_EXPORT(QuantiseRow);
 
 float quantise_row(const float* x, int64_t in_features, int32_t limit, int16_t* values) {
@@ -159,7 +141,7 @@ float quantise_row(const float* x, int64_t in_features, int32_t limit, int16_t* 
 
 void multiply_int8_panels(const QuantisedRows& x, int64_t num_rows, const Int8Panels& weights, int64_t panel_begin,
                           int64_t panel_end, float* y) {
-  HWY_DYNAMIC_DISPATCH(MultiplyPanels)(x, num_rows, weights, panel_begin, panel_end, y);
+  HWY_DYNAMIC_DISPATCH(MultiplyInt8Panels)(x, num_rows, weights, panel_begin, panel_end, y);
 }
 
 }  // namespace kvant::ops

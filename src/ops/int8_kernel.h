@@ -4,10 +4,6 @@
 
 namespace kvant::ops {
 
-/// Outputs that a panel of packed weights holds. A panel is [in_features / 2][kPanelOutputs][2] int8, so that one
-/// multiply-add of 16-bit pairs advances every output by two inputs. Any vector width divides it or fits two of it.
-inline constexpr int64_t kPanelOutputs = 16;
-
 /// Rows of 16-bit activations: value ~= int * scale.
 struct QuantisedRows {
   const int16_t* values = nullptr;  ///< [num_rows, stride], zero from in_features on to the next multiple of 2
@@ -15,6 +11,7 @@ struct QuantisedRows {
   const float* scales = nullptr;  ///< [num_rows]
 };
 
+/// Two neighbouring inputs of an output lie together, so that one multiply-add of 16-bit pairs advances it by both.
 struct Int8Panels {
   const int8_t* weights = nullptr;  ///< [num_panels, input_pairs, kPanelOutputs, 2]
   const float* scales = nullptr;    ///< [num_panels * kPanelOutputs]

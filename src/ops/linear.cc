@@ -2,8 +2,9 @@
 
 #include <fmt/format.h>
 
+#include "ops/linear_bf16.h"
+#include "ops/linear_f32.h"
 #include "ops/linear_int8.h"
-#include "ops/linear_onednn.h"
 
 namespace kvant::ops {
 
@@ -28,11 +29,22 @@ Result<std::unique_ptr<Linear>> Linear::create(LinearFormat format, int64_t out_
                    fmt::format("{} weights: this CPU lacks the instructions; use f32", to_string(format)));
   }
   switch (format) {
-    case LinearFormat::kF32:
-    case LinearFormat::kBf16: return create_onednn_linear(format, out_features, in_features, rows, max_rows, stream);
+    case LinearFormat::kF32: return create_f32_linear(out_features, in_features, rows, stream);
+    case LinearFormat::kBf16: return create_bf16_linear(out_features, in_features, rows, max_rows, stream);
     case LinearFormat::kInt8: return create_int8_linear(out_features, in_features, rows, max_rows, stream);
   }
   return failure(StatusCode::kInternal, "unknown weight format");
 }
+
+bool linear_format_supported(LinearFormat format) {
+  switch (format) {
+    case LinearFormat::kF32:
+    case LinearFormat::kInt8: return true;
+    case LinearFormat::kBf16: return has_bf16_instructions();
+  }
+  return false;
+}
+
+LinearFormat default_linear_format() { return LinearFormat::kInt8; }
 
 }  // namespace kvant::ops

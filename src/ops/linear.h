@@ -17,7 +17,8 @@ std::string_view to_string(LinearFormat format);
 /// Fills rows [row_begin, row_end) of a weight [out_features, in_features] as fp32. Called from several threads.
 using WeightRows = std::function<void(int64_t row_begin, int64_t row_end, float* out)>;
 
-/// y = x W^T for a weight prepared once. Owns its packed weight.
+/// y = x W^T for a weight prepared once. Owns its packed weight. With kF32 and kInt8 a row's result has the same bits
+/// in every batch and on any number of threads; with kBf16 oneDNN's order of sums may change with the number of rows.
 class Linear {
  public:
   /// kUnsupported when this CPU lacks what the format needs.
@@ -33,6 +34,9 @@ class Linear {
   virtual int64_t in_features() const = 0;
   virtual int64_t weight_bytes() const = 0;
 };
+
+/// The format that weights take unless the user names one; docs/design/linear_layers.md says why.
+LinearFormat default_linear_format();
 
 /// Formats this CPU runs with native instructions.
 bool linear_format_supported(LinearFormat format);

@@ -11,6 +11,7 @@
 
 #include "kvant/core/thread_pool.h"
 #include "ops/int8_kernel.h"
+#include "ops/panel_tasks.h"
 #include "ops/row_loop.h"
 
 namespace kvant::ops {
@@ -18,7 +19,6 @@ namespace {
 
 constexpr int64_t kAlignment = 64;
 
-constexpr int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 constexpr int64_t align_up(int64_t bytes) { return divide_up(bytes, kAlignment) * kAlignment; }
 
 class Int8Linear final : public Linear {
@@ -63,25 +63,13 @@ class Int8Linear final : public Linear {
     auto* values = reinterpret_cast<int16_t*>(scratch + align_up(num_rows * int64_t{sizeof(float)}));
     quantise(x, num_rows, values, row_scales, pool);
 
-    // Rows of one task stay in the second-level cache while all panels of the task pass over them.
-    constexpr int64_t kTaskRowBytes = 192 * 1024;
-    constexpr int64_t kTasksPerThread = 4;
-    constexpr int64_t kTileMultiple = 12;
-    const int64_t fitting_rows = std::max<int64_t>(kTileMultiple, kTaskRowBytes / (stride_ * int64_t{sizeof(int16_t)}));
-    const int64_t task_rows =
-        divide_up(divide_up(num_rows, divide_up(num_rows, fitting_rows)), kTileMultiple) * kTileMultiple;
-    const int64_t row_tasks = divide_up(num_rows, task_rows);
-    const int64_t wanted_panel_tasks = divide_up(kTasksPerThread * pool.num_threads(), row_tasks);
-    const int64_t task_panels = divide_up(num_panels_, std::min(num_panels_, wanted_panel_tasks));
-    const int64_t panel_tasks = divide_up(num_panels_, task_panels);
     const Int8Panels weights{panels_.data(), scales_.data(), input_pairs_, out_features_};
-    pool.parallel_for(row_tasks * panel_tasks, [&](int64_t task, int) {
-      const int64_t row = task / panel_tasks * task_rows;
-      const int64_t panel = task % panel_tasks * task_panels;
-      const QuantisedRows rows{values + row * stride_, stride_, row_scales + row};
-      multiply_int8_panels(rows, std::min(task_rows, num_rows - row), weights, panel,
-                           std::min(num_panels_, panel + task_panels), y + row * out_features_);
-    });
+    for_panel_tasks(num_rows, stride_ * int64_t{sizeof(int16_t)}, num_panels_, pool,
+                    [&](int64_t row_begin, int64_t row_end, int64_t panel_begin, int64_t panel_end) {
+                      const QuantisedRows rows{values + row_begin * stride_, stride_, row_scales + row_begin};
+                      multiply_int8_panels(rows, row_end - row_begin, weights, panel_begin, panel_end,
+                                           y + row_begin * out_features_);
+                    });
   }
 
   int64_t out_features() const override { return out_features_; }

@@ -206,7 +206,7 @@ TEST_P(LinearBatchInvariance, RowsKeepTheirBitsInAnyBatchAndTeam) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Formats, LinearBatchInvariance, testing::Values(LinearFormat::kInt8),
+INSTANTIATE_TEST_SUITE_P(Formats, LinearBatchInvariance, testing::Values(LinearFormat::kF32, LinearFormat::kInt8),
                          [](const auto& test) { return std::string(to_string(test.param)); });
 
 TEST(Linear, RefusesEmptyShapes) {
