@@ -61,28 +61,40 @@ void expand_floats(const EncodedRows& rows, int32_t num_rows, int32_t dim, float
 
 /// Both fp8 formats become f16 by moving bits. An e5m2 number is the upper byte of an f16 number; an e4m3 number, its
 /// exponent placed in the low bits of f16's, is 2^8 times too small.
+template <bool kIsE4m3, class D, class V = hn::Vec<D>>
+HWY_INLINE V fp8_to_f16_bits(D du16, V codes) {
+  const hn::RebindToSigned<D> di16;
+  V bits = hn::ShiftLeft<8>(codes);
+  if constexpr (kIsE4m3) {
+    bits = hn::And(hn::BitCast(du16, hn::ShiftRight<1>(hn::BitCast(di16, bits))), hn::Set(du16, 0xbfff));
+    // 0x7f and 0xff are the only NaNs; without this they would read as 480.
+    const V largest = hn::Set(du16, 0x3f80);
+    const V nan = hn::VecFromMask(du16, hn::Eq(hn::And(bits, largest), largest));
+    bits = hn::Or(bits, hn::And(nan, hn::Set(du16, 0x7e00)));
+  }
+  return bits;
+}
+
 template <bool kIsE4m3>
 void expand_fp8(const EncodedRows& rows, int32_t num_rows, int32_t dim, float* out) {
   const hn::ScalableTag<float> d;
-  const hn::Rebind<uint8_t, decltype(d)> du8;
-  const hn::Rebind<uint16_t, decltype(d)> du16;
-  const hn::Rebind<int16_t, decltype(d)> di16;
+  const hn::CappedTag<uint16_t, 16> du16;
+  const hn::Rebind<uint8_t, decltype(du16)> du8;
   const hn::Rebind<hwy::float16_t, decltype(d)> df16;
-  const int32_t lanes = static_cast<int32_t>(hn::Lanes(d));
   const auto g = hn::Set(d, kIsE4m3 ? rows.g * 256.0f : rows.g);
   for (int32_t row = 0; row < num_rows; ++row) {
     const uint8_t* data = rows.data + row * rows.data_stride;
-    for (int32_t i = 0; i < dim; i += lanes) {
-      auto bits = hn::ShiftLeft<8>(hn::PromoteTo(du16, hn::LoadU(du8, data + i)));
-      if constexpr (kIsE4m3) {
-        bits = hn::BitCast(du16, hn::ShiftRight<1>(hn::BitCast(di16, bits)));
-        bits = hn::And(bits, hn::Set(du16, 0xbfff));
-        // 0x7f and 0xff are the only NaNs; without this they would read as 480.
-        const auto magnitude = hn::And(bits, hn::Set(du16, 0x3f80));
-        const auto nan = hn::VecFromMask(du16, hn::Eq(magnitude, hn::Set(du16, 0x3f80)));
-        bits = hn::Or(bits, hn::And(nan, hn::Set(du16, 0x7e00)));
+    for (int32_t i = 0; i < dim; i += static_cast<int32_t>(hn::Lanes(du16))) {
+      const auto bits = fp8_to_f16_bits<kIsE4m3>(du16, hn::PromoteTo(du16, hn::LoadU(du8, data + i)));
+      if constexpr (hn::MaxLanes(du16) == hn::MaxLanes(d)) {
+        hn::StoreU(hn::Mul(hn::PromoteTo(d, hn::BitCast(df16, bits)), g), d, out + i);
+      } else {
+        const hn::Half<decltype(du16)> half;
+        const auto low = hn::PromoteTo(d, hn::BitCast(df16, hn::LowerHalf(half, bits)));
+        const auto high = hn::PromoteTo(d, hn::BitCast(df16, hn::UpperHalf(half, bits)));
+        hn::StoreU(hn::Mul(low, g), d, out + i);
+        hn::StoreU(hn::Mul(high, g), d, out + i + static_cast<int32_t>(hn::Lanes(d)));
       }
-      hn::StoreU(hn::Mul(hn::PromoteTo(d, hn::BitCast(df16, bits)), g), d, out + i);
     }
     out += dim;
   }
@@ -108,25 +120,74 @@ inline constexpr std::array<int32_t, 8> kSignLeft = [] {
 
 /// A word is broadcast to eight lanes, each lane shifts its own code down and looks its magnitude up in a register.
 template <CodeOrder kOrder>
-void expand_nvfp4(const EncodedRows& rows, int32_t num_rows, int32_t dim, float* out) {
+struct WordLookup {
+  // GCC gives a constructor the target's instructions only when it is written out.
+  HWY_INLINE WordLookup() {}
   const __m256 magnitudes = _mm256_setr_ps(0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f);
   const __m256 sign_bit = _mm256_castsi256_ps(_mm256_set1_epi32(INT32_MIN));
   const __m256i right = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(kMagnitudeRight<kOrder>.data()));
   const __m256i left = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(kSignLeft<kOrder>.data()));
-  for (int32_t row = 0; row < num_rows; ++row) {
-    const uint8_t* data = rows.data + row * rows.data_stride;
-    const uint8_t* scales = rows.scales + row * rows.scale_stride;
-    for (int32_t block = 0; block < dim / 16; ++block) {
-      const __m256 scale = _mm256_set1_ps(kE4m3Values[scales[block]] * rows.g);
-      for (int32_t half = 0; half < 2; ++half) {
-        int32_t word;
-        std::memcpy(&word, data + 8 * block + 4 * half, sizeof(word));
-        const __m256i codes = _mm256_set1_epi32(word);
-        const __m256 magnitude = _mm256_permutevar8x32_ps(magnitudes, _mm256_srlv_epi32(codes, right));
-        const __m256 sign = _mm256_and_ps(_mm256_castsi256_ps(_mm256_sllv_epi32(codes, left)), sign_bit);
-        _mm256_storeu_ps(out + 16 * block + 8 * half, _mm256_mul_ps(_mm256_xor_ps(magnitude, sign), scale));
-      }
+
+  HWY_INLINE void expand_block(const uint8_t* data, __m256 scale, float* out) const {
+    for (int32_t half = 0; half < 2; ++half) {
+      int32_t word;
+      std::memcpy(&word, data + 4 * half, sizeof(word));
+      const __m256i codes = _mm256_set1_epi32(word);
+      const __m256 magnitude = _mm256_permutevar8x32_ps(magnitudes, _mm256_srlv_epi32(codes, right));
+      const __m256 sign = _mm256_and_ps(_mm256_castsi256_ps(_mm256_sllv_epi32(codes, left)), sign_bit);
+      _mm256_storeu_ps(out + 8 * half, _mm256_mul_ps(_mm256_xor_ps(magnitude, sign), scale));
     }
+  }
+};
+
+/// Two blocks in linear order. The upper two bytes of each code's fp32 value come from byte look-ups; the first shuffle
+/// puts codes where unpacking within 128-bit halves leaves them in order.
+struct ByteLookup {
+  HWY_INLINE ByteLookup() {}
+  const __m256i twice = _mm256_setr_epi8(0, 0, 1, 1, 4, 4, 5, 5, 8, 8, 9, 9, 12, 12, 13, 13,  //
+                                         2, 2, 3, 3, 6, 6, 7, 7, 10, 10, 11, 11, 14, 14, 15, 15);
+  const __m256i even = _mm256_set1_epi16(0x000f);
+  const __m256i odd = _mm256_set1_epi16(0x0f00);
+  const __m256i first_bytes = _mm256_broadcastsi128_si256(_mm_setr_epi8(
+      0, 0x3f, 0x3f, 0x3f, 0x40, 0x40, 0x40, 0x40, -0x80, -0x41, -0x41, -0x41, -0x40, -0x40, -0x40, -0x40));
+  const __m256i second_bytes = _mm256_broadcastsi128_si256(
+      _mm_setr_epi8(0, 0, -0x80, -0x40, 0, 0x40, -0x80, -0x40, 0, 0, -0x80, -0x40, 0, 0x40, -0x80, -0x40));
+
+  HWY_INLINE void expand_two_blocks(const uint8_t* data, __m256 scale0, __m256 scale1, float* out) const {
+    const __m256i bytes = _mm256_shuffle_epi8(
+        _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(data))), twice);
+    const __m256i codes =
+        _mm256_or_si256(_mm256_and_si256(bytes, even), _mm256_and_si256(_mm256_srli_epi16(bytes, 4), odd));
+    const __m256i first = _mm256_shuffle_epi8(first_bytes, codes);
+    const __m256i second = _mm256_shuffle_epi8(second_bytes, codes);
+    const __m256i zero = _mm256_setzero_si256();
+    const __m256i low = _mm256_unpacklo_epi8(second, first);
+    const __m256i high = _mm256_unpackhi_epi8(second, first);
+    _mm256_storeu_ps(out, _mm256_mul_ps(_mm256_castsi256_ps(_mm256_unpacklo_epi16(zero, low)), scale0));
+    _mm256_storeu_ps(out + 8, _mm256_mul_ps(_mm256_castsi256_ps(_mm256_unpackhi_epi16(zero, low)), scale0));
+    _mm256_storeu_ps(out + 16, _mm256_mul_ps(_mm256_castsi256_ps(_mm256_unpacklo_epi16(zero, high)), scale1));
+    _mm256_storeu_ps(out + 24, _mm256_mul_ps(_mm256_castsi256_ps(_mm256_unpackhi_epi16(zero, high)), scale1));
+  }
+};
+
+template <CodeOrder kOrder>
+void expand_nvfp4(const EncodedRows& rows, int32_t num_rows, int32_t dim, float* out) {
+  const WordLookup<kOrder> words;
+  const ByteLookup bytes;
+  const __m256 g = _mm256_set1_ps(rows.g);
+  const int64_t num_blocks = dim / 16;
+  const uint8_t* data = rows.data;
+  const uint8_t* scales = rows.scales;
+  const auto scale_of = [&](int64_t block)
+                            HWY_ATTR { return _mm256_mul_ps(_mm256_broadcast_ss(&kE4m3Values[scales[block]]), g); };
+  for (int32_t row = 0; row < num_rows; ++row) {
+    int64_t block = 0;
+    if constexpr (kOrder == CodeOrder::kLinear)
+      for (; block + 2 <= num_blocks; block += 2)
+        bytes.expand_two_blocks(data + 8 * block, scale_of(block), scale_of(block + 1), out + 16 * block);
+    for (; block < num_blocks; ++block) words.expand_block(data + 8 * block, scale_of(block), out + 16 * block);
+    data += rows.data_stride;
+    scales += rows.scale_stride;
     out += dim;
   }
 }

@@ -104,6 +104,8 @@ void panel_softmax(const PanelTile& tile) {
   const hn::RebindToUnsigned<decltype(d)> du;
   const int32_t lanes = static_cast<int32_t>(hn::Lanes(d));
   const int32_t width = 2 * lanes;
+  // A copy: stores of scores cannot change it.
+  const LogitTransform logits = tile.logits;
   const auto minus_infinity = hn::Set(d, -std::numeric_limits<float>::infinity());
   for (int32_t first_lane = 0; first_lane < tile.num_vectors * lanes; first_lane += lanes) {
     float* scores = tile.scores + first_lane;
@@ -111,7 +113,7 @@ void panel_softmax(const PanelTile& tile) {
     const auto old_max = hn::LoadU(d, tile.max + first_lane);
     auto max = old_max;
     for (int32_t j = tile.first; j < tile.last; ++j) {
-      auto s = logit(d, tile.logits, hn::LoadU(d, scores + j * width), bias);
+      auto s = logit(d, logits, hn::LoadU(d, scores + j * width), bias);
       if (tile.visible != nullptr) {
         const auto bits = hn::LoadU(du, tile.visible + (j / 32) * width + first_lane);
         const auto seen = hn::TestBit(bits, hn::Set(du, 1u << (j % 32)));

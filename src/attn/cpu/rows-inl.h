@@ -99,6 +99,8 @@ void row_softmax(const RowTile& tile) {
   const hn::RebindToUnsigned<decltype(d)> du;
   const hn::RebindToSigned<decltype(d)> di;
   const int32_t lanes = static_cast<int32_t>(hn::Lanes(d));
+  // A copy: stores of scores cannot change it.
+  const LogitTransform logits = tile.logits;
   const auto minus_infinity = hn::Set(d, -std::numeric_limits<float>::infinity());
   const auto lane_bits = hn::BitCast(du, hn::Shl(hn::Set(di, 1), hn::Iota(di, 0)));
   for (int32_t r = 0; r < tile.num_rows; ++r) {
@@ -106,7 +108,7 @@ void row_softmax(const RowTile& tile) {
     const auto bias = hn::Set(d, tile.bias[r]);
     auto max = hn::Set(d, tile.max[r]);
     for (int32_t j = 0; j < kKeyTile; j += lanes) {
-      auto s = logit(d, tile.logits, hn::LoadU(d, scores + j), bias);
+      auto s = logit(d, logits, hn::LoadU(d, scores + j), bias);
       if (tile.visible != nullptr) {
         const auto bits = hn::Set(du, static_cast<uint32_t>(tile.visible[r] >> j));
         s = hn::IfThenElse(hn::RebindMask(d, hn::TestBit(bits, lane_bits)), s, minus_infinity);
