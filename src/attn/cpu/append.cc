@@ -27,9 +27,13 @@ Status check_scales(std::string_view which, const float* scales, int32_t count) 
   return {};
 }
 
-Status check_scales(const KvScales& scales) {
-  KVANT_RETURN_IF_ERROR(check_scales("k", scales.k, scales.count));
-  return check_scales("v", scales.v, scales.count);
+/// Formats without scales do not look at theirs.
+Status check_scales(const KvCacheView& cache) {
+  if (info(cache.layout.k_format).quantised)
+    KVANT_RETURN_IF_ERROR(check_scales("k", cache.scales.k, cache.scales.count));
+  if (info(cache.layout.v_format).quantised)
+    KVANT_RETURN_IF_ERROR(check_scales("v", cache.scales.v, cache.scales.count));
+  return {};
 }
 
 /// Negative slots pass: they are skipped.
@@ -41,9 +45,10 @@ Status check_slots(const KvCacheView& cache, const int64_t* slots, int64_t num_s
     const int64_t slot = slots[i] & ~kExactSlotBit;
     const int64_t num_pages = is_exact ? cache.exact.num_pages : cache.base.num_pages;
     if (slot / page_size >= num_pages) {
-      return invalid(fmt::format("slots[{}] is {} in the {} pool, which has {} pages of {} tokens: slots 0 to {} exist",
-                                 i, slot, is_exact ? "exact" : "base", num_pages, page_size,
-                                 num_pages * page_size - 1));
+      return invalid(
+          fmt::format("slots[{}] is {} in the {} pool, which has {} pages of {} tokens: a slot must be below {}, or "
+                      "negative to skip",
+                      i, slot, is_exact ? "exact" : "base", num_pages, page_size, num_pages * page_size));
     }
   }
   return {};
@@ -75,14 +80,14 @@ void for_token_ranges(const Args& args, int64_t num_tokens, void (*write)(const 
 }  // namespace
 
 Status append(const AppendArgs& args, ThreadPool& pool) {
-  KVANT_RETURN_IF_ERROR(check_scales(args.cache.scales));
+  KVANT_RETURN_IF_ERROR(check_scales(args.cache));
   KVANT_RETURN_IF_ERROR(check_slots(args.cache, args.slots, args.num_tokens));
   for_token_ranges(args, args.num_tokens, &append_tokens, pool);
   return {};
 }
 
 Status age_pages(const AgeArgs& args, ThreadPool& pool) {
-  KVANT_RETURN_IF_ERROR(check_scales(args.cache.scales));
+  KVANT_RETURN_IF_ERROR(check_scales(args.cache));
   for (int64_t i = 0; i < args.num_ages; ++i) {
     const PageAge& age = args.ages[i];
     if (age.exact_page < 0 || age.exact_page >= args.cache.exact.num_pages) {
@@ -100,7 +105,7 @@ Status age_pages(const AgeArgs& args, ThreadPool& pool) {
 
 Status dequantise(const KvCacheView& cache, std::span<const int64_t> slots, float* k_out, float* v_out,
                   ThreadPool& pool) {
-  KVANT_RETURN_IF_ERROR(check_scales(cache.scales));
+  KVANT_RETURN_IF_ERROR(check_scales(cache));
   KVANT_RETURN_IF_ERROR(check_slots(cache, slots.data(), static_cast<int64_t>(slots.size())));
   const KvLayout exact = cache.layout.exact();
   const auto expand = [&](int64_t index, int) {
