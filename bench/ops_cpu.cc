@@ -2,9 +2,11 @@
 //   build/dev/bin/bench_ops_cpu --benchmark_filter=int8
 // GB/s counts the bytes of the weights, GFLOP/s two operations per weight and row.
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <benchmark/benchmark.h>
@@ -66,6 +68,37 @@ void linear(benchmark::State& state, LinearFormat format, Shape shape) {
   state.counters["GFLOP/s"] = Counter(2e-9 * weights * static_cast<double>(rows), Counter::kIsIterationInvariantRate);
 }
 
+/// All linear layers of one pass of SmolLM2-135M; the head sees the last row alone. Rows per second are tokens per
+/// second without attention.
+void model_linears(benchmark::State& state, LinearFormat format) {
+  ThreadPool pool(0);
+  const Stream stream = Stream::on_cpu(pool);
+  const int64_t rows = state.range(0);
+  std::vector<std::unique_ptr<Linear>> layers;
+  const auto add = [&](Shape shape, int64_t max_rows) {
+    const auto fill = [&](int64_t begin, int64_t end, float* out) { fill_weight(begin, end, shape.in_features, out); };
+    layers.push_back(Linear::create(format, shape.out_features, shape.in_features, fill, max_rows, stream).value());
+  };
+  for (int layer = 0; layer < 30; ++layer) {
+    for (const char* name : {"qkv", "q_or_o", "gate_up", "down"}) {
+      for (const Shape& shape : kShapes) {
+        if (std::string_view(shape.name) == name) add(shape, rows);
+      }
+    }
+  }
+  add(kShapes[4], 1);
+  const std::vector<float> x(static_cast<size_t>(rows * 1536), 0.5f);
+  std::vector<float> y(static_cast<size_t>(std::max<int64_t>(rows * 3072, 49152)));
+  double bytes = 0.0;
+  for (const auto& layer : layers) bytes += static_cast<double>(layer->weight_bytes());
+  for (auto _ : state) {
+    for (const auto& layer : layers) layer->run(x.data(), layer == layers.back() ? 1 : rows, y.data(), stream);
+  }
+  using benchmark::Counter;
+  state.counters["tokens/s"] = Counter(static_cast<double>(rows), Counter::kIsIterationInvariantRate);
+  state.counters["GB/s"] = Counter(bytes * 1e-9, Counter::kIsIterationInvariantRate);
+}
+
 void empty_parallel_loop(benchmark::State& state) {
   ThreadPool pool(0);
   for (auto _ : state) pool.parallel_for(pool.num_threads(), [](int64_t, int) {});
@@ -109,6 +142,8 @@ const bool kRegistered = [] {
       bench->Arg(1)->Arg(4)->Arg(16);
       if (shape.out_features < 10'000) bench->Arg(64)->Arg(256)->Arg(512);
     }
+    const std::string name = std::string("model_linears/") + std::string(to_string(format));
+    benchmark::RegisterBenchmark(name.c_str(), model_linears, format)->UseRealTime()->Arg(1)->Arg(512);
   }
   return true;
 }();
