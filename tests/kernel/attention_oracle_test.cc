@@ -93,6 +93,12 @@ std::vector<NamedSpec> shape_problems() {
   for (const auto& [q_heads, kv_heads] : std::vector<std::pair<int32_t, int32_t>>{
            {14, 2}, {24, 4}, {40, 8}, {64, 4}, {28, 4}, {71, 1}, {9, 3}, {128, 1}, {5, 5}, {7, 7}})
     add(fmt::format("heads_{}_{}", q_heads, kv_heads), simple_desc(q_heads, kv_heads, 32), {1, 4}, {70, 280});
+  AttnDesc mla_like = simple_desc(6, 2, 192);
+  mla_like.layout.head_dim_v = 128;
+  mla_like.layout.page_size = 64;
+  mla_like.sinks = true;
+  mla_like.window = 128;
+  add("dim_192_128_sinks_window", mla_like, {1, 4}, {300, 129});
   add("many_rows", simple_desc(3, 1, 64), {130}, {300});
   add("long_context", simple_desc(9, 3, 64), {1, 2}, {1500, 777});
   return problems;

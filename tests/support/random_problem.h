@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -28,6 +29,9 @@ struct ProblemSpec {
   int32_t tail_tokens = 32;
   float k_scale = 1.0f, v_scale = 1.0f;
   bool scale_per_head = false;
+  /// Replaces random keys and values.
+  using Element = std::function<float(int32_t request, int64_t key, int32_t head, int32_t index)>;
+  Element key_element{}, value_element{};
   uint8_t fill_byte = kvant::test::kNanByte;  ///< What slots without a key hold.
   uint32_t seed = 1;
 };
@@ -62,6 +66,8 @@ class Problem {
   TestCache& cache() { return cache_; }
   std::vector<int32_t>& page_table() { return page_table_; }
   std::vector<std::byte>& q() { return q_; }
+  std::vector<uint32_t>& mask() { return mask_; }
+  int32_t mask_row_words() const { return mask_row_words_; }
   std::vector<float>& sinks() { return sinks_; }
 
   AttnLimits limits() const {
@@ -192,8 +198,10 @@ class Problem {
     for (size_t r = 0; r < spec_.kv_lens.size(); ++r) {
       const int32_t length = spec_.kv_lens[r];
       const auto seed = spec_.seed + 100 + 10 * static_cast<uint32_t>(r);
-      const auto k = random_values(int64_t{length} * layout.num_kv_heads * layout.head_dim_k, seed, false);
-      const auto v = random_values(int64_t{length} * layout.num_kv_heads * layout.head_dim_v, seed + 1, false);
+      auto k = random_values(int64_t{length} * layout.num_kv_heads * layout.head_dim_k, seed, false);
+      auto v = random_values(int64_t{length} * layout.num_kv_heads * layout.head_dim_v, seed + 1, false);
+      replace(k, spec_.key_element, static_cast<int32_t>(r), layout.head_dim_k);
+      replace(v, spec_.value_element, static_cast<int32_t>(r), layout.head_dim_v);
       std::vector<int64_t> slots;
       int64_t local = 0;
       for (int64_t key = 0; key < length; ++key) {
@@ -206,6 +214,15 @@ class Problem {
       }
       append_scalar(cache_.view(), spec_.policy, k, v, slots);
       hide_pages_below_window(r);
+    }
+  }
+
+  void replace(std::vector<float>& rows, const ProblemSpec::Element& element, int32_t request, int32_t dim) const {
+    if (!element) return;
+    for (size_t i = 0; i < rows.size(); ++i) {
+      const int64_t row = static_cast<int64_t>(i) / dim;
+      const auto head = static_cast<int32_t>(row % desc_.layout.num_kv_heads);
+      rows[i] = element(request, row / desc_.layout.num_kv_heads, head, static_cast<int32_t>(i) % dim);
     }
   }
 

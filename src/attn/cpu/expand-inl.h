@@ -19,6 +19,26 @@ HWY_BEFORE_NAMESPACE();
 namespace kvant::attn::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
+/// f16 bits to fp32, inf and NaN included: Highway's own emulation on CPUs without F16C takes them for numbers.
+template <class D, class VU16>
+HWY_INLINE hn::Vec<D> promote_f16(D d, VU16 bits) {
+#if HWY_ARCH_X86 && HWY_TARGET > HWY_AVX2
+  const hn::RebindToUnsigned<D> du;
+  const auto half = hn::PromoteTo(du, bits);
+  const auto sign = hn::ShiftLeft<16>(hn::And(half, hn::Set(du, 0x8000u)));
+  const auto magnitude = hn::And(half, hn::Set(du, 0x7fffu));
+  const auto shifted = hn::ShiftLeft<13>(magnitude);
+  // 2^112 moves the exponent bias from 15 to 127 and normalises subnormals.
+  const auto finite = hn::BitCast(du, hn::Mul(hn::BitCast(d, shifted), hn::Set(d, 0x1p112f)));
+  const auto special = hn::Or(shifted, hn::Set(du, 0x7f800000u));
+  const auto is_special = hn::Gt(magnitude, hn::Set(du, 0x7bffu));
+  return hn::BitCast(d, hn::Or(sign, hn::IfThenElse(is_special, special, finite)));
+#else
+  const hn::Rebind<hwy::float16_t, D> df16;
+  return hn::PromoteTo(d, hn::BitCast(df16, bits));
+#endif
+}
+
 struct F32Codec {
   template <class D>
   static HWY_INLINE hn::Vec<D> load(D d, const uint8_t* data) {
@@ -31,8 +51,7 @@ struct F16Codec {
   template <class D>
   static HWY_INLINE hn::Vec<D> load(D d, const uint8_t* data) {
     const hn::Rebind<uint16_t, D> du16;
-    const hn::Rebind<hwy::float16_t, D> df16;
-    return hn::PromoteTo(d, hn::BitCast(df16, hn::LoadU(du16, reinterpret_cast<const uint16_t*>(data))));
+    return promote_f16(d, hn::LoadU(du16, reinterpret_cast<const uint16_t*>(data)));
   }
   static constexpr int kBytes = 2;
 };
@@ -80,18 +99,17 @@ void expand_fp8(const EncodedRows& rows, int32_t num_rows, int32_t dim, float* o
   const hn::ScalableTag<float> d;
   const hn::CappedTag<uint16_t, 16> du16;
   const hn::Rebind<uint8_t, decltype(du16)> du8;
-  const hn::Rebind<hwy::float16_t, decltype(d)> df16;
   const auto g = hn::Set(d, kIsE4m3 ? rows.g * 256.0f : rows.g);
   for (int32_t row = 0; row < num_rows; ++row) {
     const uint8_t* data = rows.data + row * rows.data_stride;
     for (int32_t i = 0; i < dim; i += static_cast<int32_t>(hn::Lanes(du16))) {
       const auto bits = fp8_to_f16_bits<kIsE4m3>(du16, hn::PromoteTo(du16, hn::LoadU(du8, data + i)));
       if constexpr (hn::MaxLanes(du16) == hn::MaxLanes(d)) {
-        hn::StoreU(hn::Mul(hn::PromoteTo(d, hn::BitCast(df16, bits)), g), d, out + i);
+        hn::StoreU(hn::Mul(promote_f16(d, bits), g), d, out + i);
       } else {
         const hn::Half<decltype(du16)> half;
-        const auto low = hn::PromoteTo(d, hn::BitCast(df16, hn::LowerHalf(half, bits)));
-        const auto high = hn::PromoteTo(d, hn::BitCast(df16, hn::UpperHalf(half, bits)));
+        const auto low = promote_f16(d, hn::LowerHalf(half, bits));
+        const auto high = promote_f16(d, hn::UpperHalf(half, bits));
         hn::StoreU(hn::Mul(low, g), d, out + i);
         hn::StoreU(hn::Mul(high, g), d, out + i + static_cast<int32_t>(hn::Lanes(d)));
       }
