@@ -33,11 +33,11 @@ KvQualityOptions options(const std::vector<std::string>& specs, int32_t context,
 class KvQuality : public ::testing::Test {
  protected:
   Result<KvQualityReport> measure(const KvQualityOptions& options, const std::string& text) {
-    LoadOptions load{
-        .model = dir_.write("tiny.gguf", testing::tiny_llama_gguf({.q_heads = 4, .kv_heads = 2, .head_dim = 64})),
-        .weights = WeightFormat::kF32,
-        .threads = 2,
-        .cache_dir = dir_.path()};
+    LoadOptions load;
+    load.model = dir_.write("tiny.gguf", testing::tiny_llama_gguf({.q_heads = 4, .kv_heads = 2, .head_dim = 64}));
+    load.weights = WeightFormat::kF32;
+    load.threads = 2;
+    load.cache_dir = dir_.path();
     set_load_options(options, load);
     KVANT_ASSIGN_OR_FAIL(const std::unique_ptr<LoadedModel> model, LoadedModel::load(load));
     return measure_kv_quality(*model, text, options);
