@@ -35,7 +35,7 @@ class Linear {
   virtual int64_t weight_bytes() const = 0;
 };
 
-/// The format that weights take unless the user names one; docs/design/linear_layers.md says why.
+/// The format that weights take unless the user names one; docs/design/2026-11-29-linear-layers.md says why.
 LinearFormat default_linear_format();
 
 /// Formats this CPU runs with native instructions.
