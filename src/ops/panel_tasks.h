@@ -20,7 +20,7 @@ template <class Body>
 void for_panel_tasks(int64_t num_rows, int64_t row_bytes, int64_t num_panels, ThreadPool& pool, const Body& body) {
   // Rows of one task stay in the second-level cache while all panels of the task pass over them.
   constexpr int64_t kTaskRowBytes = 192 * 1024;
-  constexpr int64_t kTasksPerThread = 4;
+  constexpr int64_t kTasksPerThread = 8;
   // The tile heights of all instruction sets divide it.
   constexpr int64_t kTileMultiple = 12;
   const int64_t fitting_rows = std::max(kTileMultiple, kTaskRowBytes / row_bytes);
