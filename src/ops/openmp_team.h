@@ -1,6 +1,11 @@
 #pragma once
 
-#include <omp.h>
+// Two functions of the OpenMP runtime that oneDNN brings along. Declared here because the compiler's own omp.h may belong
+// to another runtime.
+extern "C" {
+int omp_get_max_threads();
+void omp_set_num_threads(int num_threads);
+}
 
 namespace kvant::ops {
 
