@@ -21,7 +21,7 @@ ThreadPool::~ThreadPool() = default;
 
 int ThreadPool::num_threads() const { return impl_->num_threads; }
 
-void ThreadPool::parallel_for(int64_t num_tasks, const std::function<void(int64_t, int)>& body) {
+void ThreadPool::run_tasks(int64_t num_tasks, const std::function<void(int64_t, int)>& body) {
   if (num_tasks <= 0) return;
   if (num_tasks == 1 || impl_->num_threads == 1) {
     for (int64_t task = 0; task < num_tasks; ++task) body(task, 0);

@@ -84,7 +84,7 @@ ThreadPool::~ThreadPool() {
 
 int ThreadPool::num_threads() const { return static_cast<int>(impl_->workers.size()) + 1; }
 
-void ThreadPool::parallel_for(int64_t num_tasks, const std::function<void(int64_t, int)>& body) {
+void ThreadPool::run_tasks(int64_t num_tasks, const std::function<void(int64_t, int)>& body) {
   if (num_tasks <= 0) return;
   if (num_tasks == 1 || impl_->workers.empty()) {
     for (int64_t task = 0; task < num_tasks; ++task) body(task, 0);

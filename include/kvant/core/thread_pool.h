@@ -22,13 +22,19 @@ class ThreadPool {
 
   /// Runs `body(task, worker)` for every task in [0, num_tasks); tasks are handed out in order, worker is in
   /// [0, num_threads). Returns when all are done. Allocates nothing.
-  void parallel_for(int64_t num_tasks, const std::function<void(int64_t task, int worker)>& body);
+  template <class Body>
+  void parallel_for(int64_t num_tasks, Body&& body) {
+    // A reference fits the small buffer of std::function; a copy of a closure often would not.
+    run_tasks(num_tasks, std::ref(body));
+  }
 
   /// At least `num_bytes` of 64-byte aligned memory for the caller's loops, undefined at first and valid until the next
   /// call. Allocates only when it must grow. Called by the thread that calls `parallel_for`.
   std::byte* scratch(int64_t num_bytes);
 
  private:
+  void run_tasks(int64_t num_tasks, const std::function<void(int64_t task, int worker)>& body);
+
   struct Impl;
   std::unique_ptr<Impl> impl_;
   struct FreeAligned {

@@ -22,7 +22,7 @@ Result<ops::LinearFormat> choose_linear_format(WeightFormat format) {
       if (ops::linear_format_supported(ops::LinearFormat::kBf16)) return ops::LinearFormat::kBf16;
       return failure(StatusCode::kUnsupported,
                      "weights in bf16 need a CPU with bf16 instructions; use --weights auto, f32 or int8");
-    case WeightFormat::kAuto: return ops::LinearFormat::kF32;
+    case WeightFormat::kAuto: return ops::default_linear_format();
   }
   return failure(StatusCode::kInternal, "weight format out of range");
 }
