@@ -5,3 +5,11 @@ add_test(NAME Tokenizer.GivesTheIdsOfHuggingFaceOn20000Strings
   COMMAND "${KVANT_DEPS_PREFIX}/bin/python" -B "${CMAKE_CURRENT_SOURCE_DIR}/golden/compare_tokenizers.py"
           --tool $<TARGET_FILE:kvant_tokenize> "${CMAKE_SOURCE_DIR}/build/models/SmolLM2-135M-Instruct.gguf")
 set_tests_properties(Tokenizer.GivesTheIdsOfHuggingFaceOn20000Strings PROPERTIES LABELS model SKIP_RETURN_CODE 77 TIMEOUT 300)
+
+# Chat templates, compared with Jinja2 set up as Hugging Face does.
+add_executable(kvant_render tools/kvant_render.cc)
+target_link_libraries(kvant_render PRIVATE kvant_options kvant_engine fmt::fmt nlohmann_json::nlohmann_json)
+add_test(NAME ChatTemplate.RendersTheDemoModelsTemplateLikeJinja2
+  COMMAND "${KVANT_DEPS_PREFIX}/bin/python" -B "${CMAKE_CURRENT_SOURCE_DIR}/golden/compare_chat_templates.py"
+          --tool $<TARGET_FILE:kvant_render> "${CMAKE_SOURCE_DIR}/build/models/SmolLM2-135M-Instruct.gguf")
+set_tests_properties(ChatTemplate.RendersTheDemoModelsTemplateLikeJinja2 PROPERTIES LABELS model SKIP_RETURN_CODE 77 TIMEOUT 120)

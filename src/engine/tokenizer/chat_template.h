@@ -1,6 +1,8 @@
 #pragma once
 
+#include <ctime>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -30,9 +32,11 @@ class ChatTemplate {
   ChatTemplate(ChatTemplate&&) noexcept;
   ChatTemplate& operator=(ChatTemplate&&) noexcept;
 
-  /// Renders a conversation. `raise_exception` of the template comes back as kInvalidArgument with its text.
+  /// Renders a conversation; adjacent pieces have different origins. `raise_exception` of the template comes back as
+  /// kInvalidArgument with its text. `now` is what strftime_now formats; the local time when left out.
   Result<std::vector<PromptPiece>> render(std::span<const ChatMessage> messages, bool add_generation_prompt,
-                                          std::string_view bos_token, std::string_view eos_token) const;
+                                          std::string_view bos_token, std::string_view eos_token,
+                                          std::optional<std::tm> now = std::nullopt) const;
 
  private:
   struct Impl;
