@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Writes llama_logits.txt: what Hugging Face transformers computes for the tiny models of tests/support/tiny_llama.h.
 
-Weights follow from integers, by the same arithmetic as there. The model runs in fp64 on the values that the GGUF file holds
-(rounded to its weight type), so that the goldens are exact to the digits written.
+Weights follow from integers, by the same arithmetic as there. The model runs in fp64 on the values that the GGUF file
+holds (rounded to its weight type), so that the goldens are exact to the digits written.
 
     pip install torch transformers numpy
     python3 tests/golden/make_llama_goldens.py
 """
+
 import pathlib
 
 import numpy as np
@@ -60,10 +61,22 @@ def to_file_order(w, heads):
 
 def build(case, permute_wrongly=False):
     _, layers, hidden, q_heads, kv_heads, head_dim, ffn, vocabulary, theta, tied, seed, weights = case
-    config = LlamaConfig(vocab_size=vocabulary, hidden_size=hidden, intermediate_size=ffn, num_hidden_layers=layers,
-                         num_attention_heads=q_heads, num_key_value_heads=kv_heads, head_dim=head_dim, rms_norm_eps=1e-5,
-                         rope_theta=theta, rope_parameters={"rope_type": "default", "rope_theta": theta},
-                         max_position_embeddings=1024, tie_word_embeddings=tied, attention_bias=False, mlp_bias=False)
+    config = LlamaConfig(
+        vocab_size=vocabulary,
+        hidden_size=hidden,
+        intermediate_size=ffn,
+        num_hidden_layers=layers,
+        num_attention_heads=q_heads,
+        num_key_value_heads=kv_heads,
+        head_dim=head_dim,
+        rms_norm_eps=1e-5,
+        rope_theta=theta,
+        rope_parameters={"rope_type": "default", "rope_theta": theta},
+        max_position_embeddings=1024,
+        tie_word_embeddings=tied,
+        attention_bias=False,
+        mlp_bias=False,
+    )
     model = LlamaForCausalLM(config).double().eval()
     rounded = ROUND[weights]
     state, checks = {}, []
@@ -77,7 +90,7 @@ def build(case, permute_wrongly=False):
         k = rounded(matrix(seed, stream + 2, kv_heads * head_dim, hidden, 2.0))
         for name, w, heads in (("q", q, q_heads), ("k", k, kv_heads)):
             first = (head_dim + 1) * hidden + 5 if heads > 1 else hidden + 5
-            bits = to_file_order(w, heads).reshape(-1)[first:first + 4].view(np.uint32)
+            bits = to_file_order(w, heads).reshape(-1)[first : first + 4].view(np.uint32)
             checks.append(f"weight blk.{layer}.attn_{name}.weight {first} " + " ".join(f"{b:08x}" for b in bits))
         if permute_wrongly:
             q, k = to_file_order(q, q_heads), to_file_order(k, kv_heads)
@@ -92,8 +105,9 @@ def build(case, permute_wrongly=False):
             prefix + "mlp.up_proj.weight": rounded(matrix(seed, stream + 7, ffn, hidden, 1.0)),
             prefix + "mlp.down_proj.weight": rounded(matrix(seed, stream + 8, hidden, ffn, 1.0)),
         }
-    result = model.load_state_dict({name: torch.from_numpy(np.ascontiguousarray(w)).double() for name, w in state.items()},
-                                   strict=True)
+    result = model.load_state_dict(
+        {name: torch.from_numpy(np.ascontiguousarray(w)).double() for name, w in state.items()}, strict=True
+    )
     assert not result.missing_keys and not result.unexpected_keys
     return model, checks
 
@@ -104,14 +118,18 @@ def main():
     for case in CASES:
         name, *numbers, theta, tied, seed, weights = case
         vocabulary = numbers[-1]
-        tokens = (mix(np.arange(PROMPT + STEPS, dtype=np.uint32) + np.uint32(seed * 7919)) % np.uint32(vocabulary)).tolist()
+        tokens = (
+            mix(np.arange(PROMPT + STEPS, dtype=np.uint32) + np.uint32(seed * 7919)) % np.uint32(vocabulary)
+        ).tolist()
         model, checks = build(case)
         logits = model(torch.tensor([tokens])).logits[0].double()
         wrong = build(case, permute_wrongly=True)[0](torch.tensor([tokens])).logits[0].double()
         gap = (logits - wrong).abs().max().item()
         top = logits.topk(2, -1).values
-        print(f"{name}: logits std {logits.std():.2f}, wrong row order moves them by {gap:.2f}, "
-              f"smallest lead of the best {(top[:, 0] - top[:, 1]).min():.4f}")
+        print(
+            f"{name}: logits std {logits.std():.2f}, wrong row order moves them by {gap:.2f}, "
+            f"smallest lead of the best {(top[:, 0] - top[:, 1]).min():.4f}"
+        )
         assert gap > 0.5, "the golden would not notice a wrong q/k row order"
         lines.append(f"case {name} {' '.join(map(str, numbers))} {theta:g} {int(tied)} {seed} {weights}")
         lines += checks

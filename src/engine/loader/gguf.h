@@ -45,8 +45,8 @@ using GgufArray = std::variant<std::vector<int64_t>, std::vector<uint64_t>, std:
 using GgufValue = std::variant<int64_t, uint64_t, double, bool, std::string, GgufArray>;
 
 /// A GGUF v2 or v3 file, mapped read-only. Everything in it has been bounds-checked against the file size by `open`,
-/// and nothing larger than the file is ever allocated.
-/// Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
+/// and decoded metadata takes no more memory than the file's size (64 MiB for smaller files, and then a small
+/// multiple). Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 class GgufFile {
  public:
   static Result<GgufFile> open(const std::filesystem::path& path);
