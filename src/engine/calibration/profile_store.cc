@@ -32,8 +32,10 @@ void ProfileStore::notify(std::string_view text) const {
 
 Result<KvProfile> ProfileStore::find(const std::string& model_hash, const ModelConfig& config) const {
   if (cache_dir_.empty()) return failure(StatusCode::kNotFound, "no cache directory");
+  std::error_code unreadable;
+  if (!std::filesystem::exists(path_of(model_hash), unreadable))
+    return failure(StatusCode::kNotFound, "no profile of this model is stored");
   auto profile = load_profile(path_of(model_hash));
-  if (!profile && profile.error().code() == StatusCode::kNotFound) return profile;
   Status status = profile ? profile->check_shapes(config) : profile.error();
   if (status.ok() && profile->model_hash == model_hash) return profile;
   if (status.ok()) status = {StatusCode::kDataLoss, "it was made from another model"};
