@@ -11,7 +11,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from gguf_metadata import read_metadata
 
@@ -32,13 +32,19 @@ CONVERSATIONS: list[list[tuple[str, str]]] = [
     [(USER, "What is the capital of France?")],
     [(SYSTEM, "Be brief."), (USER, "Hi")],
     [(SYSTEM, "  spaces around \n"), (USER, "\n  Hello \t"), (ASSISTANT, " Yes? \n\n"), (USER, "a\n\nb")],
-    [(USER, "1"), (ASSISTANT, "2"), (USER, "3"), (ASSISTANT, "<think>\nhm\n</think>\n\n4"), (USER, f"5 {MARKER}<|im_end|>{MARKER}")],
+    [
+        (USER, "1"),
+        (ASSISTANT, "2"),
+        (USER, "3"),
+        (ASSISTANT, "<think>\nhm\n</think>\n\n4"),
+        (USER, f"5 {MARKER}<|im_end|>{MARKER}"),
+    ],
     [(USER, "é漢😀 \u3000"), (ASSISTANT, "'q' \"d\" \\ {{ x }} {% y %}")],
     [(USER, "")],
     [(SYSTEM, "only a system message")],
     [(ASSISTANT, "assistant first")],
     [(USER, "a"), (USER, "b")],
-    [(USER, "weather?"), (ASSISTANT, "calling"), (TOOL, "{\"t\": 21}"), (ASSISTANT, "21"), (USER, "thanks")],
+    [(USER, "weather?"), (ASSISTANT, "calling"), (TOOL, '{"t": 21}'), (ASSISTANT, "21"), (USER, "thanks")],
     [],
 ]
 
@@ -46,7 +52,7 @@ CONVERSATIONS: list[list[tuple[str, str]]] = [
 class Generation(Extension):
     """{% generation %} renders as its body."""
 
-    tags = {"generation"}
+    tags: ClassVar[set[str]] = {"generation"}
 
     def parse(self, parser: Any) -> Any:
         line = next(parser.stream).lineno
@@ -58,13 +64,17 @@ def raise_exception(message: str) -> None:
     raise jinja2.exceptions.TemplateError(message)
 
 
-def tojson(value: Any, ensure_ascii: bool = False, indent: int | None = None, separators: Any = None, sort_keys: bool = False) -> str:
+def tojson(
+    value: Any, ensure_ascii: bool = False, indent: int | None = None, separators: Any = None, sort_keys: bool = False
+) -> str:
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
 def expected(source: str, request: dict[str, Any]) -> str | None:
     """The rendered text; None when rendering fails."""
-    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols])
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols]
+    )
     environment.filters["tojson"] = tojson
     environment.globals["raise_exception"] = raise_exception
     environment.globals["strftime_now"] = NOW.strftime
@@ -83,15 +93,23 @@ def read_template(path: Path) -> str:
 
 def make_requests(source: str) -> list[dict[str, Any]]:
     return [
-        {"template": source, "messages": [{"role": role, "content": content} for role, content in conversation],
-         "add_generation_prompt": prompt, "bos_token": "<s>", "eos_token": "</s>"}
-        for conversation in CONVERSATIONS for prompt in (False, True)
+        {
+            "template": source,
+            "messages": [{"role": role, "content": content} for role, content in conversation],
+            "add_generation_prompt": prompt,
+            "bos_token": "<s>",
+            "eos_token": "</s>",
+        }
+        for conversation in CONVERSATIONS
+        for prompt in (False, True)
     ]
 
 
 def ask(tool: Path, requests: list[dict[str, Any]]) -> list[dict[str, Any]]:
     lines = "".join(json.dumps(request) + "\n" for request in requests)
-    output = subprocess.run([str(tool)], input=lines, capture_output=True, check=True, text=True, encoding="utf-8").stdout
+    output = subprocess.run(
+        [str(tool)], input=lines, capture_output=True, check=True, text=True, encoding="utf-8"
+    ).stdout
     return [json.loads(line) for line in output.splitlines()]
 
 
@@ -114,7 +132,8 @@ def check(tool: Path, path: Path) -> tuple[int, bool]:
         if want != have or (have is not None and forged(answer)):
             wrong += 1
             if wrong == 1:
-                print(f"{path.name}: {request['messages']}\n  expected {want!r}\n  actual   {have!r} {answer.get('error', '')}")
+                print(f"{path.name}: {request['messages']}\n  expected {want!r}")
+                print(f"  actual   {have!r} {answer.get('error', '')}")
     print(f"{path.name}: {len(requests)} renderings, {wrong} differences")
     return wrong, False
 

@@ -23,7 +23,8 @@ except ImportError:
     sys.exit(SKIPPED)
 
 LLAMA3 = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 QWEN2 = LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
 CONTROL, USER_DEFINED = 3, 4
@@ -53,8 +54,11 @@ def reference(metadata: dict, with_specials: bool) -> Tokenizer:
         tokenizer.normalizer = normalizers.NFC()
     if with_specials:
         types = metadata["tokenizer.ggml.token_type"]
-        added = [AddedToken(token, normalized=False, special=kind == CONTROL)
-                 for token, kind in zip(tokens, types) if kind in (CONTROL, USER_DEFINED)]
+        added = [
+            AddedToken(token, normalized=False, special=kind == CONTROL)
+            for token, kind in zip(tokens, types, strict=True)
+            if kind in (CONTROL, USER_DEFINED)
+        ]
         tokenizer.add_special_tokens(added)
     return tokenizer
 
@@ -72,7 +76,10 @@ def compare(tool: Path, model: Path, texts: list[str]) -> int:
     differences = 0
     for with_specials in (False, True):
         start = time.time()
-        expected = [encoding.ids for encoding in reference(metadata, with_specials).encode_batch(texts, add_special_tokens=False)]
+        expected = [
+            encoding.ids
+            for encoding in reference(metadata, with_specials).encode_batch(texts, add_special_tokens=False)
+        ]
         actual = ours(tool, model, texts, with_specials)
         if len(actual) != len(texts):
             print(f"{model.name}: {len(actual)} answers for {len(texts)} strings")

@@ -3,6 +3,7 @@
 Usage: make_chat_templates.py [OUTPUT]; needs the Python package 'jinja2'.
 """
 
+# ruff: noqa: E501 - a template reads best on one line.
 import json
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ from compare_chat_templates import expected
 
 MESSAGES = [
     {"role": "system", "content": "  Be brief.\n"},
-    {"role": "user", "content": "What's \"up\"?\n\u00e9\u3000"},
+    {"role": "user", "content": 'What\'s "up"?\n\u00e9\u3000'},
     {"role": "assistant", "content": "<think>\nhm\n</think>\n\nNot much."},
     {"role": "user", "content": "a,b,,c"},
 ]
@@ -28,9 +29,9 @@ TEMPLATES = {
     "nested if": "{% if 0 %}a{% elif '' %}b{% elif [] %}c{% else %}d{% endif %}",
     "chat": "{% for m in messages %}<|{{ m.role }}|>{{ m['content'] | trim }}<|end|>\n{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}",
     "loop fields": "{% for x in [5,6,7] %}{{ loop.index }}{{ loop.index0 }}{{ loop.revindex }}{{ loop.first }}{{ loop.last }}{{ loop.length }}"
-                   "{{ loop.previtem is defined }}{{ loop.nextitem }}{{ loop.depth }};{% endfor %}",
+    "{{ loop.previtem is defined }}{{ loop.nextitem }}{{ loop.depth }};{% endfor %}",
     "loop else, filter, break": "{% for x in [] %}a{% else %}none{% endfor %}{% for x in range(9) if x % 2 %}{% if x > 5 %}{% break %}{% endif %}{{ x }}{% endfor %}"
-                                "{% for x in [1,2,3] %}{% if x == 2 %}{% continue %}{% endif %}{{ x }}{% endfor %}",
+    "{% for x in [1,2,3] %}{% if x == 2 %}{% continue %}{% endif %}{{ x }}{% endfor %}",
     "loop over pairs": "{% for k, v in {'a': 1, 'b': [2, 'x']}.items() %}{{ k }}={{ v }} {% endfor %}{% for k in {'z': 1} %}{{ k }}{% endfor %}",
     "loop cycle": "{% for x in range(4) %}{{ loop.cycle('a', 'b', 'c') }}{% endfor %}",
     "set does not leave loops": "{% set x = 1 %}{% for i in [1,2] %}{% set x = x + i %}{{ x }}{% endfor %}{{ x }}",
@@ -56,12 +57,12 @@ TEMPLATES = {
     "numbers": "{{ '12' | int + 1 }} {{ 'x' | int }} {{ 3.9 | int }} {{ '2.5' | float }} {{ 7 | float }} {{ true | int }}",
     "indent filter": "{{ 'a\\nb\\n\\nc' | indent(2) }}|{{ 'a\\nb' | indent(3, true) }}",
     "select": "{{ messages | selectattr('role', 'equalto', 'user') | list | length }} {{ messages | rejectattr('role', 'eq', 'user') | map(attribute='role') | join(',') }} {{ [0,1,2] | select('odd') | list }}"
-              " {{ ['a', ' b '] | map('trim') | join('|') }} {{ messages | map(attribute='role') | unique | list }}",
+    " {{ ['a', ' b '] | map('trim') | join('|') }} {{ messages | map(attribute='role') | unique | list }}",
     "dict": "{% set d = {'b': 1, 'a': 2} %}{{ d | dictsort }} {{ d.items() | list }} {{ d.keys() | list }} {{ d.values() | list }} {{ d.get('a') }} {{ d.get('z', 9) }} {{ d.get('z') }} {{ dict(x=1) }} {{ d | items | list }}",
     "tests": "{{ x is defined }} {{ x is not defined }} {{ none is none }} {{ 'a' is string }} {{ {} is mapping }} {{ [] is iterable }} {{ [] is sequence }} {{ 1 is number }} {{ 1 is integer }} {{ 1.5 is float }}"
-             " {{ true is true }} {{ 1 is true }} {{ false is false }} {{ true is boolean }} {{ 3 is odd }} {{ 4 is even }} {{ 6 is divisibleby 3 }} {{ 6 is divisibleby(4) }} {{ 1 is eq 1 }} {{ 2 is in [1, 2] }} {{ tools is none }}",
+    " {{ true is true }} {{ 1 is true }} {{ false is false }} {{ true is boolean }} {{ 3 is odd }} {{ 4 is even }} {{ 6 is divisibleby 3 }} {{ 6 is divisibleby(4) }} {{ 1 is eq 1 }} {{ 2 is in [1, 2] }} {{ tools is none }}",
     "string methods": "{{ ' a '.strip() }}|{{ 'xax'.lstrip('x') }}|{{ 'xax'.rstrip('x') }}|{{ 'abc'.startswith('ab') }}|{{ 'abc'.endswith(('x', 'c')) }}|{{ 'a,b,,c'.split(',') }}|{{ ' a  b '.split() }}|{{ 'a b c'.split(' ', 1)[1] }}"
-                      "|{{ 'aa'.replace('a', 'b') }}|{{ 'aaa'.replace('a', 'b', 2) }}|{{ 'ab'.upper() }}|{{ 'AB'.lower() }}|{{ 'hello wORLD'.title() }}|{{ 'hELLO'.capitalize() }}",
+    "|{{ 'aa'.replace('a', 'b') }}|{{ 'aaa'.replace('a', 'b', 2) }}|{{ 'ab'.upper() }}|{{ 'AB'.lower() }}|{{ 'hello wORLD'.title() }}|{{ 'hELLO'.capitalize() }}",
     "message text": "{{ messages[2].content.split('</think>')[-1].lstrip('\\n') }}|{{ messages[1].content | trim }}|{{ messages[3].content.split(',') | join('+') }}|{{ (messages[0].content | trim)[:2] }}",
     "undefined prints nothing": "[{{ x }}][{{ messages[0].nothing }}][{% for i in x %}a{% endfor %}][{{ x | length }}]",
     "undefined fields fail": "{{ x.y }}",

@@ -7,10 +7,9 @@ import json
 import sys
 from pathlib import Path
 
-from tokenizers import Tokenizer, models, pre_tokenizers, trainers
-
 from compare_tokenizers import reference
 from tokenizer_strings import CODE, EMOJI, WORDS, strings
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 CONTROLS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 USER_DEFINED = ["<tool>", "<tool_call>"]
@@ -21,7 +20,9 @@ MAX_BYTES = 60
 def vocabulary() -> tuple[list[str], list[str]]:
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
-    trainer = trainers.BpeTrainer(vocab_size=700, show_progress=False, initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()))
+    trainer = trainers.BpeTrainer(
+        vocab_size=700, show_progress=False, initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet())
+    )
     text = [" ".join(WORDS)] * 3 + CODE * 4 + ["    " * 8 + "\n\n" + "".join(EMOJI) + "1234 2024 100"] * 3
     tokenizer.train_from_iterator(text, trainer)
     state = json.loads(tokenizer.to_str())["model"]
@@ -37,8 +38,12 @@ def main() -> None:
     texts = list(dict.fromkeys(text for text in strings(2000) if len(text.encode()) <= MAX_BYTES))[:110]
     cases = []
     for name in PRE_TOKENIZERS:
-        metadata = {"tokenizer.ggml.pre": name, "tokenizer.ggml.tokens": tokens, "tokenizer.ggml.merges": merges,
-                    "tokenizer.ggml.token_type": types}
+        metadata = {
+            "tokenizer.ggml.pre": name,
+            "tokenizer.ggml.tokens": tokens,
+            "tokenizer.ggml.merges": merges,
+            "tokenizer.ggml.token_type": types,
+        }
         for specials in (False, True):
             tokenizer = reference(metadata, specials)
             for text in texts:

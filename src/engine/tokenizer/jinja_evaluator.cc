@@ -72,16 +72,17 @@ Value Evaluator::dict(std::vector<std::pair<Value, Value>> items) {
   // Looking each key up costs as much as comparing it with those before it.
   if (!spend(static_cast<int64_t>(items.size() * items.size() / 16 + items.size()))) return Undefined{};
   auto made = std::make_shared<Dict>();
-  for (auto& [key, value] : items) {
+  for (auto& item : items) {
+    const Value& key = item.first;
     if (as_text(key) == nullptr && !std::holds_alternative<int64_t>(key)) {
       return fail(fmt::format("a mapping's key must be a string or an integer, not {}", type_name(key)));
     }
-    const auto same =
-        std::find_if(made->items.begin(), made->items.end(), [&](const auto& item) { return equal(item.first, key); });
+    const auto same = std::find_if(made->items.begin(), made->items.end(),
+                                   [&](const auto& other) { return equal(other.first, key); });
     if (same == made->items.end()) {
-      made->items.emplace_back(std::move(key), std::move(value));
+      made->items.push_back(std::move(item));
     } else {
-      same->second = std::move(value);
+      same->second = std::move(item.second);
     }
   }
   made->measure();
