@@ -9,6 +9,8 @@
 #include "engine/calibration/calibrate.h"
 #include "engine/calibration/profile_store.h"
 #include "engine/models/model_source.h"
+#include "kvant/attn/attention.h"
+#include "kvant/core/device.h"
 
 namespace kvant::engine {
 namespace {
@@ -23,16 +25,17 @@ Status check_context(int32_t context, const ModelConfig& config) {
                       context, config.context_limit)};
 }
 
+/// Asks the attention library about every layer group, as planning will once the weights are there.
 Status check_spec(const attn::KvSpec& spec, const LoadOptions& options, const ModelConfig& config) {
   const attn::KvSpec resolved = attn::resolve_kv_spec(spec, config.kv_dtype);
   KVANT_ASSIGN_OR_RETURN(const std::vector<LayerGroup> groups, make_layer_groups(config, resolved, options.page_size));
+  const attn::AttnLimits limits{.max_requests = options.max_requests,
+                                .max_tokens = kDefaultBatchTokens,
+                                .max_query_len = kDefaultBatchTokens,
+                                .max_pages_per_request = config.context_limit};
   for (const LayerGroup& group : groups) {
     if (options.kv_profile == "none" && spec_needs_profile(group.spec)) return missing_profile(group.spec);
-    const int32_t group_size = group.desc.num_q_heads / group.desc.layout.num_kv_heads;
-    if (group_size > attn::kCpuKvLimits.max_group_size) {
-      return {StatusCode::kUnsupported, fmt::format("{} query heads per KV head are not supported; at most {} are",
-                                                    group_size, attn::kCpuKvLimits.max_group_size)};
-    }
+    KVANT_RETURN_IF_ERROR(attn::workspace_size(group.desc, limits, cpu_device(), 1));
   }
   return {};
 }
