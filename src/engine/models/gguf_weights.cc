@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -14,6 +15,13 @@ namespace {
 
 constexpr size_t kSampleBytes = 64;
 constexpr size_t kSamplesPerTensor = 4;
+
+/// Where a file of interleaved pairs keeps a row of a q or k projection that is counted in halves.
+int64_t interleaved_row(int64_t row, int64_t head_dim, int64_t rope_dim) {
+  const int64_t channel = row % head_dim;
+  const int64_t half = rope_dim / 2;
+  return channel < rope_dim ? row - channel + 2 * (channel % half) + channel / half : row;
+}
 
 void add_value(Hasher& hasher, const GgufValue& value) {
   hasher.add_value(value.index());
@@ -71,16 +79,23 @@ Result<WeightView> GgufWeights::matrix(std::string_view name, int64_t rows, int6
 Result<WeightView> GgufWeights::vector(std::string_view name, int64_t size) const { return view(name, 1, size); }
 
 WeightView halves_from_interleaved(WeightView weight, int32_t head_dim, int32_t rope_dim) {
-  const int64_t half = rope_dim / 2;
-  const int64_t columns = weight.columns;
-  weight.read = [=, read = std::move(weight.read)](int64_t begin, int64_t end, float* out) {
+  weight.read = [=, columns = weight.columns, read = std::move(weight.read)](int64_t begin, int64_t end, float* out) {
     for (int64_t row = begin; row < end; ++row) {
-      const int64_t channel = row % head_dim;
-      const int64_t stored = channel < rope_dim ? row - channel + 2 * (channel % half) + channel / half : row;
+      const int64_t stored = interleaved_row(row, head_dim, rope_dim);
       read(stored, stored + 1, out + (row - begin) * columns);
     }
   };
   return weight;
+}
+
+WeightView halves_from_interleaved_bias(WeightView bias, int32_t head_dim, int32_t rope_dim) {
+  bias.read = [=, size = bias.columns, read = std::move(bias.read)](int64_t, int64_t, float* out) {
+    std::vector<float> stored(static_cast<size_t>(size));
+    read(0, 1, stored.data());
+    for (int64_t row = 0; row < size; ++row)
+      out[row] = stored[static_cast<size_t>(interleaved_row(row, head_dim, rope_dim))];
+  };
+  return bias;
 }
 
 std::string hash_model(const GgufFile& file) {

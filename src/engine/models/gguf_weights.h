@@ -28,6 +28,8 @@ class GgufWeights {
 /// Reorders the rows of a q or k projection from interleaved RoPE pairs (2 i, 2 i + 1) to halves (i, i + dim / 2), head
 /// by head, over the first `rope_dim` channels. Q.K does not change under a common permutation of channels.
 WeightView halves_from_interleaved(WeightView weight, int32_t head_dim, int32_t rope_dim);
+/// The same for the elements of a bias.
+WeightView halves_from_interleaved_bias(WeightView bias, int32_t head_dim, int32_t rope_dim);
 
 /// Hash of size, metadata and samples of every tensor: fast, and different for different models.
 std::string hash_model(const GgufFile& file);

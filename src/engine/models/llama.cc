@@ -152,25 +152,11 @@ Result<LayerWeights> read_layer(const GgufFile& file, const GgufWeights& weights
   out.k = reordered(std::move(out.k));
   layer.qkv_bias = weights.contains(prefix + "attn_q.bias");
   if (layer.qkv_bias) {
-    // A bias is one column of the projection: its "rows" are the elements.
-    const auto bias = [&](const char* name, int64_t rows, bool reorder) -> Result<WeightView> {
-      KVANT_ASSIGN_OR_FAIL(WeightView view, weights.vector(prefix + name, rows));
-      if (!reorder) return view;
-      view.read = [read = std::move(view.read), rows, head_dim = int64_t{layer.head_dim_k},
-                   dim = int64_t{layer.rope.dim}](int64_t, int64_t, float* values) {
-        std::vector<float> stored(static_cast<size_t>(rows));
-        read(0, 1, stored.data());
-        for (int64_t row = 0; row < rows; ++row) {
-          const int64_t channel = row % head_dim;
-          const int64_t from = channel < dim ? row - channel + 2 * (channel % (dim / 2)) + channel / (dim / 2) : row;
-          values[row] = stored[static_cast<size_t>(from)];
-        }
-      };
-      return view;
-    };
-    KVANT_ASSIGN_OR_FAIL(out.q_bias, bias("attn_q.bias", q_rows, true));
-    KVANT_ASSIGN_OR_FAIL(out.k_bias, bias("attn_k.bias", k_rows, true));
-    KVANT_ASSIGN_OR_FAIL(out.v_bias, bias("attn_v.bias", v_rows, false));
+    KVANT_ASSIGN_OR_FAIL(out.q_bias, weights.vector(prefix + "attn_q.bias", q_rows));
+    KVANT_ASSIGN_OR_FAIL(out.k_bias, weights.vector(prefix + "attn_k.bias", k_rows));
+    KVANT_ASSIGN_OR_FAIL(out.v_bias, weights.vector(prefix + "attn_v.bias", v_rows));
+    out.q_bias = halves_from_interleaved_bias(std::move(out.q_bias), layer.head_dim_k, layer.rope.dim);
+    out.k_bias = halves_from_interleaved_bias(std::move(out.k_bias), layer.head_dim_k, layer.rope.dim);
   }
   KVANT_ASSIGN_OR_FAIL(
       out.output, weights.matrix(prefix + "attn_output.weight", hidden, int64_t{layer.num_q_heads} * layer.head_dim_v));

@@ -36,7 +36,7 @@ void resize_for_largest(std::vector<float>& buffer, const ModelConfig& config, i
 }  // namespace
 
 Decoder::Decoder(const ModelConfig& config, const DecoderWeights& weights, int64_t max_tokens, ThreadPool& pool)
-    : config_(config), weights_(weights), pool_(pool), stream_(Stream::on_cpu(pool)) {
+    : config_(config), weights_(weights), stream_(Stream::on_cpu(pool)) {
   std::vector<RopeConfig> distinct;
   for (const LayerConfig& layer : config.layers) {
     const auto same = std::find(distinct.begin(), distinct.end(), layer.rope);

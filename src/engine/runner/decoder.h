@@ -49,7 +49,6 @@ class Decoder {
 
   const ModelConfig& config_;
   const DecoderWeights& weights_;
-  ThreadPool& pool_;
   Stream stream_;
   std::vector<ops::Rope> ropes_;    ///< One per distinct RoPE of the model.
   std::vector<size_t> layer_rope_;  ///< Index of each layer's.

@@ -23,6 +23,7 @@ struct LlamaFile {
   bool q_of_wrong_shape = false;
   std::string left_out{};
   std::string extra_tensor{};
+  bool biases = false;
 
   std::vector<std::byte> bytes() const {
     testing::GgufWriter writer;
@@ -56,6 +57,11 @@ struct LlamaFile {
     add("blk.0.ffn_gate.weight", {64, 96});
     add("blk.0.ffn_up.weight", {64, 96});
     add("blk.0.ffn_down.weight", {96, 64});
+    if (biases) {
+      add("blk.0.attn_q.bias", {64});
+      add("blk.0.attn_k.bias", {int64_t{kv_heads} * 16});
+      add("blk.0.attn_v.bias", {int64_t{kv_heads} * 16});
+    }
     if (!extra_tensor.empty()) add(extra_tensor, {64});
     if (!rope_factors.empty())
       writer.add_tensor("rope_freqs.weight", {static_cast<int64_t>(rope_factors.size())}, GgufType::kF32,
@@ -98,6 +104,17 @@ TEST(ModelRegistry, BringsInterleavedRowsToHalves) {
   EXPECT_EQ(row[0], 64.0f * 19);
   source.layers[0].v.read(9, 10, row.data());
   EXPECT_EQ(row[0], 64.0f * 9) << "values are not turned";
+}
+
+TEST(ModelRegistry, BringsBiasesToHalvesToo) {
+  const ModelSource source = testing::open_model(LlamaFile{.biases = true}.bytes());
+  EXPECT_TRUE(source.config.layers[0].qkv_bias);
+  std::vector<float> bias(64);
+  source.layers[0].q_bias.read(0, 1, bias.data());
+  EXPECT_EQ(bias[17], 18.0f);
+  EXPECT_EQ(bias[25], 19.0f);
+  source.layers[0].v_bias.read(0, 1, bias.data());
+  EXPECT_EQ(bias[17], 17.0f);
 }
 
 TEST(ModelRegistry, LeavesChannelsWithoutRopeInPlace) {
