@@ -66,6 +66,14 @@ std::vector<NamedSpec> layout_problems() {
     d.layout.code_order = CodeOrder::kPacked;
     d.layout.order = TokenHeadOrder::kHnd;
   });
+  add("lane_scales", [](AttnDesc& d) { d.layout.scale_order = ScaleOrder::kLanes; });
+  add("lane_scales_packed_hnd_128", [](AttnDesc& d) {
+    d.layout.scale_order = ScaleOrder::kLanes;
+    d.layout.code_order = CodeOrder::kPacked;
+    d.layout.order = TokenHeadOrder::kHnd;
+    d.layout.head_dim_k = d.layout.head_dim_v = 128;
+    d.layout.page_size = 64;
+  });
   for (const KvFormat format : {KvFormat::kBf16, KvFormat::kE4m3}) {
     add(fmt::format("interleaved_{}", to_string(format)), [&](AttnDesc& d) {
       d.layout.k_format = d.layout.v_format = format;

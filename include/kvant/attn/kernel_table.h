@@ -75,8 +75,9 @@ enum class AttnFeature : uint8_t {
   kPackedCodes,
   kSm10xScales,
   kInterleavedPlanes,
+  kLaneScales,
 };
-inline constexpr int kNumAttnFeatures = 16;
+inline constexpr int kNumAttnFeatures = 17;
 
 constexpr std::string_view to_string(AttnFeature feature) {
   switch (feature) {
@@ -96,6 +97,7 @@ constexpr std::string_view to_string(AttnFeature feature) {
     case AttnFeature::kPackedCodes: return "packed code order";
     case AttnFeature::kSm10xScales: return "SM10x V-scale order";
     case AttnFeature::kInterleavedPlanes: return "interleaved planes";
+    case AttnFeature::kLaneScales: return "lane scale order";
   }
   return "?";
 }
@@ -140,6 +142,7 @@ struct KernelRow {
   GraphSupport graph;
   std::string_view verified_on;   ///< Where its tests have passed, such as "AVX2" or "H200"; empty = nowhere yet.
   std::string_view compiled_for;  ///< Further targets that it is built for and has not run on.
+  FeatureSet required{};          ///< Features that a configuration must ask for: the kernel has no other way.
 };
 
 /// Rows, and whether this build holds the CUDA code of the GPU rows. A value, so that tests can ask about other tables.

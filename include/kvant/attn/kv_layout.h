@@ -20,6 +20,7 @@ enum class CodeOrder : uint8_t {
 enum class ScaleOrder : uint8_t {
   kLinear,  ///< One byte per block, blocks of a row adjacent.
   kSm10xV,  ///< V scales swizzled over four tokens, as TensorRT-LLM's SM10x kernels read them; K linear.
+  kLanes,   ///< kvant's order for CUDA: a lane's scales of a 16-token tile are one word. Tiles are head-major.
 };
 
 enum class PlaneOrder : uint8_t {
@@ -88,11 +89,26 @@ struct KvLayout {
     return plane_order == PlaneOrder::kSplit ? v_plane() + row * v_row_bytes()
                                              : row * (k_row_bytes() + v_row_bytes()) + k_row_bytes();
   }
+  /// Rows before the 16-token tile of (head, token) in a scale plane of ScaleOrder::kLanes.
+  constexpr int64_t scale_tile(int32_t head, int32_t token) const {
+    return static_cast<int64_t>(head) * page_size + token / 16 * 16;
+  }
   /// Byte of the scale of one block (16 elements) of a K (V) row.
   constexpr int64_t k_scale(int32_t head, int32_t token, int32_t block) const {
+    if (scale_order == ScaleOrder::kLanes) {
+      // [8 tokens][blocks / lane blocks][2 halves of the tile][lane blocks]
+      const int32_t lane_blocks = head_dim_k % 128 == 0 ? 2 : 1;
+      return k_scale_plane() + scale_tile(head, token) * k_scale_row_bytes() + token % 8 * 2 * k_scale_row_bytes() +
+             block / lane_blocks * 2 * lane_blocks + token % 16 / 8 * lane_blocks + block % lane_blocks;
+    }
     return k_scale_plane() + row_index(head, token) * k_scale_row_bytes() + block;
   }
   constexpr int64_t v_scale(int32_t head, int32_t token, int32_t block) const {
+    if (scale_order == ScaleOrder::kLanes) {
+      // [blocks][4 pairs of tokens][2 halves of the tile][2 tokens]
+      return v_scale_plane() + scale_tile(head, token) * v_scale_row_bytes() + block * 16 + token % 8 / 2 * 4 +
+             token % 16 / 8 * 2 + token % 2;
+    }
     if (scale_order == ScaleOrder::kSm10xV) {
       // Four tokens by S blocks, seen as [4][4][S/4] and stored as [4][S/4][4].
       const int32_t quarter = static_cast<int32_t>(v_scale_row_bytes()) / 4;

@@ -63,6 +63,9 @@ Gap find_gap(const KernelRow& row, const AttnDesc& desc) {
   wanted.bits &= features_of(row.op).bits;
   if (const FeatureSet missing = wanted.without(row.features); !missing.empty())
     gap.add(to_string(missing), fmt::format("features: {}", to_string(row.features)));
+  if (const FeatureSet missing = row.required.without(wanted); !missing.empty())
+    gap.add(fmt::format("a cache without {}", to_string(missing)),
+            fmt::format("only with {}", to_string(row.required)));
   return gap;
 }
 

@@ -7,12 +7,12 @@ namespace kvant::attn {
 inline constexpr FormatSet kAllFormats{KvFormat::kF32,  KvFormat::kF16,  KvFormat::kBf16,
                                        KvFormat::kE4m3, KvFormat::kE5m2, KvFormat::kNvfp4};
 
-inline constexpr FeatureSet kConvertFeatures{AttnFeature::kExactPages,    AttnFeature::kMixedFormats,
-                                             AttnFeature::kMixedHeadDims, AttnFeature::kPackedCodes,
-                                             AttnFeature::kSm10xScales,   AttnFeature::kInterleavedPlanes};
+inline constexpr FeatureSet kConvertFeatures{
+    AttnFeature::kExactPages,  AttnFeature::kMixedFormats,      AttnFeature::kMixedHeadDims, AttnFeature::kPackedCodes,
+    AttnFeature::kSm10xScales, AttnFeature::kInterleavedPlanes, AttnFeature::kLaneScales};
 inline constexpr FeatureSet kAppendFeatures{
-    AttnFeature::kExactPages,  AttnFeature::kConditioning, AttnFeature::kMixedFormats,     AttnFeature::kMixedHeadDims,
-    AttnFeature::kPackedCodes, AttnFeature::kSm10xScales,  AttnFeature::kInterleavedPlanes};
+    AttnFeature::kExactPages,  AttnFeature::kConditioning, AttnFeature::kMixedFormats,      AttnFeature::kMixedHeadDims,
+    AttnFeature::kPackedCodes, AttnFeature::kSm10xScales,  AttnFeature::kInterleavedPlanes, AttnFeature::kLaneScales};
 inline constexpr FeatureSet kAllFeatures{AttnFeature::kWindow,
                                          AttnFeature::kSoftCap,
                                          AttnFeature::kSinks,
@@ -28,7 +28,8 @@ inline constexpr FeatureSet kAllFeatures{AttnFeature::kWindow,
                                          AttnFeature::kMixedHeadDims,
                                          AttnFeature::kPackedCodes,
                                          AttnFeature::kSm10xScales,
-                                         AttnFeature::kInterleavedPlanes};
+                                         AttnFeature::kInterleavedPlanes,
+                                         AttnFeature::kLaneScales};
 inline constexpr FeatureSet kMergeFeatures{AttnFeature::kSinks, AttnFeature::kLse};
 
 /// Features that mean something to an op; the rest of a configuration is no concern of its kernels.

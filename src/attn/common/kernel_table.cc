@@ -46,6 +46,7 @@ FeatureSet needed_features(const AttnDesc& desc) {
   need_if(desc.layout.code_order == CodeOrder::kPacked, AttnFeature::kPackedCodes);
   need_if(desc.layout.scale_order == ScaleOrder::kSm10xV, AttnFeature::kSm10xScales);
   need_if(desc.layout.plane_order == PlaneOrder::kInterleaved, AttnFeature::kInterleavedPlanes);
+  need_if(desc.layout.scale_order == ScaleOrder::kLanes, AttnFeature::kLaneScales);
   return needed;
 }
 

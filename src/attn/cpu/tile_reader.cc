@@ -5,16 +5,19 @@
 namespace kvant::attn::cpu {
 
 TileReader::Plane TileReader::key_plane(const AttentionKernels& kernels, const KvLayout& layout) {
+  KvLayout linear = layout;
+  linear.scale_order = ScaleOrder::kLinear;
   return {.expand = kernels.expand_rows(layout.k_format, layout.code_order),
           .token_stride = layout.page_size > 1 ? layout.k_row(0, 1) - layout.k_row(0, 0) : 0,
           .head_stride = layout.num_kv_heads > 1 ? layout.k_row(1, 0) - layout.k_row(0, 0) : 0,
           .offset = layout.k_row(0, 0),
-          .scale_token_stride = layout.page_size > 1 ? layout.k_scale(0, 1, 0) - layout.k_scale(0, 0, 0) : 0,
-          .scale_head_stride = layout.num_kv_heads > 1 ? layout.k_scale(1, 0, 0) - layout.k_scale(0, 0, 0) : 0,
-          .scale_offset = layout.k_scale(0, 0, 0),
+          .scale_token_stride = layout.page_size > 1 ? linear.k_scale(0, 1, 0) - linear.k_scale(0, 0, 0) : 0,
+          .scale_head_stride = layout.num_kv_heads > 1 ? linear.k_scale(1, 0, 0) - linear.k_scale(0, 0, 0) : 0,
+          .scale_offset = linear.k_scale(0, 0, 0),
           .row_bytes = static_cast<int32_t>(layout.k_row_bytes()),
           .scale_row_bytes = static_cast<int32_t>(layout.k_scale_row_bytes()),
-          .head_dim = layout.head_dim_k};
+          .head_dim = layout.head_dim_k,
+          .scattered_scale = layout.scale_order == ScaleOrder::kLanes ? &KvLayout::k_scale : nullptr};
 }
 
 TileReader::Plane TileReader::value_plane(const AttentionKernels& kernels, const KvLayout& layout) {
@@ -30,7 +33,7 @@ TileReader::Plane TileReader::value_plane(const AttentionKernels& kernels, const
           .row_bytes = static_cast<int32_t>(layout.v_row_bytes()),
           .scale_row_bytes = static_cast<int32_t>(layout.v_scale_row_bytes()),
           .head_dim = layout.head_dim_v,
-          .swizzled_scales = layout.scale_order == ScaleOrder::kSm10xV};
+          .scattered_scale = layout.scale_order == ScaleOrder::kLinear ? nullptr : &KvLayout::v_scale};
 }
 
 TileReader::TileReader(const AttentionKernels& kernels, const KvCacheView& cache)
@@ -68,21 +71,21 @@ void TileReader::read(const Plane& base, const Plane& exact, float g, const int3
         .scale_stride = plane.scale_token_stride,
         .g = is_exact ? 1.0f : g};
     float* to = out + static_cast<int64_t>(key - tile) * plane.head_dim;
-    if (plane.swizzled_scales)
-      read_swizzled(plane, rows, page, head, token, count, to);
+    if (plane.scattered_scale != nullptr)
+      read_scattered(plane, rows, page, head, token, count, to);
     else
       plane.expand(rows, count, plane.head_dim, to);
     key += count;
   }
 }
 
-void TileReader::read_swizzled(const Plane& plane, EncodedRows rows, const uint8_t* page, int32_t head, int32_t token,
-                               int32_t count, float* out) const {
+void TileReader::read_scattered(const Plane& plane, EncodedRows rows, const uint8_t* page, int32_t head, int32_t token,
+                                int32_t count, float* out) const {
   uint8_t scales[32];  // One row: at most 512 elements in blocks of 16.
   rows.scales = scales;
   for (int32_t i = 0; i < count; ++i) {
     for (int32_t block = 0; block < plane.scale_row_bytes; ++block)
-      scales[block] = page[cache_.layout.v_scale(head, token + i, block)];
+      scales[block] = page[(cache_.layout.*plane.scattered_scale)(head, token + i, block)];
     plane.expand(rows, 1, plane.head_dim, out + static_cast<int64_t>(i) * plane.head_dim);
     rows.data += rows.data_stride;
   }

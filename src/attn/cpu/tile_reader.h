@@ -23,15 +23,16 @@ class TileReader {
     int64_t token_stride = 0, head_stride = 0, offset = 0;
     int64_t scale_token_stride = 0, scale_head_stride = 0, scale_offset = 0;
     int32_t row_bytes = 0, scale_row_bytes = 0, head_dim = 0;
-    bool swizzled_scales = false;
+    /// Address of a scale whose order is not linear.
+    int64_t (KvLayout::*scattered_scale)(int32_t head, int32_t token, int32_t block) const = nullptr;
   };
   static Plane key_plane(const AttentionKernels& kernels, const KvLayout& layout);
   static Plane value_plane(const AttentionKernels& kernels, const KvLayout& layout);
 
   void read(const Plane& base, const Plane& exact, float g, const int32_t* pages, int32_t head, int32_t tile,
             int32_t first, int32_t last, float* out) const;
-  void read_swizzled(const Plane& plane, EncodedRows rows, const uint8_t* page, int32_t head, int32_t token,
-                     int32_t count, float* out) const;
+  void read_scattered(const Plane& plane, EncodedRows rows, const uint8_t* page, int32_t head, int32_t token,
+                      int32_t count, float* out) const;
 
   const KvCacheView& cache_;
   Plane base_keys_, base_values_, exact_keys_, exact_values_;

@@ -16,6 +16,15 @@ Status check_head_dim(std::string_view which, int32_t head_dim, const KvLimits& 
                              limits.head_dim_multiple, limits.min_head_dim, limits.max_head_dim));
 }
 
+std::string_view scale_order_name(ScaleOrder order) {
+  switch (order) {
+    case ScaleOrder::kLinear: return "";
+    case ScaleOrder::kSm10xV: return " sm10x-v-scales";
+    case ScaleOrder::kLanes: return " lane-scales";
+  }
+  return "";
+}
+
 }  // namespace
 
 Status KvLayout::validate() const {
@@ -43,14 +52,25 @@ Status KvLayout::validate() const {
           page_size, head_dim_v));
     }
   }
+  if (scale_order == ScaleOrder::kLanes) {
+    if (!has_scale_plane) {
+      return invalid(fmt::format("the lane scale order needs an nvfp4 plane, not {}/{}; use the linear scale order",
+                                 info(k_format).name, info(v_format).name));
+    }
+    if (page_size % 16 != 0) {
+      return invalid(
+          fmt::format("the lane scale order needs pages of 16 tokens or a multiple, not {}; use larger "
+                      "pages or the linear scale order",
+                      page_size));
+    }
+  }
   return {};
 }
 
 std::string KvLayout::to_string() const {
   return fmt::format("k={}/v={} d={}/{} heads={} page={} {}{}{}{}", info(k_format).name, info(v_format).name,
                      head_dim_k, head_dim_v, num_kv_heads, page_size, order == TokenHeadOrder::kNhd ? "NHD" : "HND",
-                     code_order == CodeOrder::kPacked ? " packed" : "",
-                     scale_order == ScaleOrder::kSm10xV ? " sm10x-v-scales" : "",
+                     code_order == CodeOrder::kPacked ? " packed" : "", scale_order_name(scale_order),
                      plane_order == PlaneOrder::kInterleaved ? " interleaved" : "");
 }
 

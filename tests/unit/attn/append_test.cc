@@ -163,6 +163,26 @@ TEST(Append, WritesMixedFormatsPagesAndOrders) {
   }
 }
 
+TEST(Append, WritesTheLaneScaleOrder) {
+  ThreadPool pool(2);
+  for (const KvFormat k_format : {KvFormat::kNvfp4, KvFormat::kE4m3}) {
+    for (const int32_t head_dim : {64, 128}) {
+      check_append({.layout = {.k_format = k_format,
+                               .v_format = KvFormat::kNvfp4,
+                               .head_dim_k = head_dim,
+                               .head_dim_v = 128,
+                               .num_kv_heads = 3,
+                               .page_size = 32,
+                               .code_order = CodeOrder::kPacked,
+                               .scale_order = ScaleOrder::kLanes},
+                    .policy = ScalePolicy::kSearch,
+                    .num_scales = 3,
+                    .num_tokens = 61},
+                   pool, "best");
+    }
+  }
+}
+
 TEST(Append, ManyTokensOnManyThreadsGiveTheSameBytes) {
   ThreadPool pool(4);
   check_append({.layout = {.k_format = KvFormat::kNvfp4,

@@ -18,14 +18,14 @@ std::vector<KvLayout> all_orders(KvFormat k_format, KvFormat v_format) {
   std::vector<KvLayout> layouts;
   for (const TokenHeadOrder order : {TokenHeadOrder::kNhd, TokenHeadOrder::kHnd}) {
     for (const CodeOrder code_order : {CodeOrder::kLinear, CodeOrder::kPacked}) {
-      for (const ScaleOrder scale_order : {ScaleOrder::kLinear, ScaleOrder::kSm10xV}) {
+      for (const ScaleOrder scale_order : {ScaleOrder::kLinear, ScaleOrder::kSm10xV, ScaleOrder::kLanes}) {
         for (const PlaneOrder plane_order : {PlaneOrder::kSplit, PlaneOrder::kInterleaved}) {
           const KvLayout layout{.k_format = k_format,
                                 .v_format = v_format,
                                 .head_dim_k = 96,
                                 .head_dim_v = 64,
                                 .num_kv_heads = 3,
-                                .page_size = 8,
+                                .page_size = 16,
                                 .order = order,
                                 .code_order = code_order,
                                 .scale_order = scale_order,
@@ -47,8 +47,8 @@ TEST(ConvertPages, EveryPairOfOrdersRoundTripsAndEqualsADirectAppend) {
                                                    {KvFormat::kF32, KvFormat::kF16}};
   for (const auto& [k_format, v_format] : formats) {
     const std::vector<KvLayout> layouts = all_orders(k_format, v_format);
-    const std::vector<float> k = test::random_values(16 * 3 * 96, 1), v = test::random_values(16 * 3 * 64, 2);
-    std::vector<int64_t> slots(16);
+    const std::vector<float> k = test::random_values(32 * 3 * 96, 1), v = test::random_values(32 * 3 * 64, 2);
+    std::vector<int64_t> slots(32);
     for (size_t i = 0; i < slots.size(); ++i) slots[i] = static_cast<int64_t>(i);
     std::vector<TestCache> caches;
     for (const KvLayout& layout : layouts) {
@@ -58,7 +58,7 @@ TEST(ConvertPages, EveryPairOfOrdersRoundTripsAndEqualsADirectAppend) {
                             .k = k.data(),
                             .v = v.data(),
                             .slots = slots.data(),
-                            .num_tokens = 16};
+                            .num_tokens = 32};
       ASSERT_EQ(append(args, stream), Status());
     }
     for (TestCache& from : caches) {

@@ -58,6 +58,7 @@ std::vector<NamedDesc> one_option_each(KvFormat format) {
   add("packed code order", [](AttnDesc& desc) { desc.layout.code_order = CodeOrder::kPacked; });
   add("SM10x V-scale order", [](AttnDesc& desc) { desc.layout.scale_order = ScaleOrder::kSm10xV; });
   add("interleaved planes", [](AttnDesc& desc) { desc.layout.plane_order = PlaneOrder::kInterleaved; });
+  add("lane scale order", [](AttnDesc& desc) { desc.layout.scale_order = ScaleOrder::kLanes; });
   return all;
 }
 
@@ -186,6 +187,21 @@ TEST(SelectKernel, NamesTheOptionThatTheNearestRowLacks) {
               AllOf(HasSubstr("K format e5m2"), HasSubstr("formats bf16")));
   EXPECT_THAT(select_kernel(AttnOp::kMerge, hopper, plain(), kFakeTable).error().message(),
               AllOf(HasSubstr("no merge kernel is built for SM90"), HasSubstr("offered: none")));
+}
+
+TEST(SelectKernel, NamesWhatARowCannotDoWithout) {
+  const KernelRow rows[] = {{AttnOp::kDecode, DeviceFamily::kSm90, "fake/lanes", kTwoFormats, kCudaKvLimits,
+                             FeatureSet{AttnFeature::kPackedCodes, AttnFeature::kLaneScales}, GraphSupport::kAlways, "",
+                             "SM90", FeatureSet{AttnFeature::kPackedCodes, AttnFeature::kLaneScales}}};
+  const KernelTable table{.rows = rows, .has_cuda = true};
+  const DeviceInfo hopper = *describe_compute_capability(90);
+  AttnDesc desc = plain(KvFormat::kNvfp4);
+  desc.layout.code_order = CodeOrder::kPacked;
+  EXPECT_THAT(select_kernel(AttnOp::kDecode, hopper, desc, table).error().message(),
+              AllOf(HasSubstr("needed: a cache without lane scale order"),
+                    HasSubstr("fake/lanes: only with packed code order, lane scale order")));
+  desc.layout.scale_order = ScaleOrder::kLanes;
+  EXPECT_TRUE(select_kernel(AttnOp::kDecode, hopper, desc, table));
 }
 
 TEST(SelectKernel, GpuRowsCountOnlyInACudaBuild) {

@@ -89,13 +89,36 @@ TEST(KvLayout, SwizzlesVScalesOverFourTokens) {
   }
 }
 
+TEST(KvLayout, PutsTheScalesOfALaneNextToEachOther) {
+  KvLayout layout = nvfp4(128, 2, 16);
+  layout.scale_order = ScaleOrder::kLanes;
+  ASSERT_EQ(layout.validate(), Status());
+  // K: blocks 2 and 3 of tokens 1 and 9 are one word; V: tokens 0, 1, 8 and 9 of a block are one.
+  const int64_t k = layout.k_scale_plane() + 128 + 16 + 4;
+  EXPECT_EQ(layout.k_scale(1, 1, 2), k);
+  EXPECT_EQ(layout.k_scale(1, 1, 3), k + 1);
+  EXPECT_EQ(layout.k_scale(1, 9, 2), k + 2);
+  EXPECT_EQ(layout.k_scale(1, 9, 3), k + 3);
+  const int64_t v = layout.v_scale_plane() + 128 + 48;
+  EXPECT_EQ(layout.v_scale(1, 0, 3), v);
+  EXPECT_EQ(layout.v_scale(1, 1, 3), v + 1);
+  EXPECT_EQ(layout.v_scale(1, 8, 3), v + 2);
+  EXPECT_EQ(layout.v_scale(1, 9, 3), v + 3);
+
+  layout = nvfp4(64, 1, 32);
+  layout.scale_order = ScaleOrder::kLanes;
+  EXPECT_EQ(layout.k_scale(0, 21, 3), layout.k_scale_plane() + 64 + 40 + 6);
+  EXPECT_EQ(layout.k_scale(0, 29, 3), layout.k_scale_plane() + 64 + 40 + 7);
+  EXPECT_EQ(layout.v_scale(0, 21, 3), layout.v_scale_plane() + 64 + 48 + 8 + 1);
+}
+
 /// Every byte of a page belongs to exactly one element pair or scale, whatever the orders.
 TEST(KvLayout, CoversEveryByteOfAPageOnce) {
   for (const TokenHeadOrder order : {TokenHeadOrder::kNhd, TokenHeadOrder::kHnd}) {
-    for (const ScaleOrder scale_order : {ScaleOrder::kLinear, ScaleOrder::kSm10xV}) {
+    for (const ScaleOrder scale_order : {ScaleOrder::kLinear, ScaleOrder::kSm10xV, ScaleOrder::kLanes}) {
       for (const PlaneOrder plane_order : {PlaneOrder::kSplit, PlaneOrder::kInterleaved}) {
         for (const KvFormat k_format : {KvFormat::kF16, KvFormat::kE4m3, KvFormat::kNvfp4}) {
-          KvLayout layout = nvfp4(64, 3, 8);
+          KvLayout layout = nvfp4(64, 3, 32);
           layout.k_format = k_format;
           layout.head_dim_k = 80;
           layout.order = order;
@@ -105,7 +128,7 @@ TEST(KvLayout, CoversEveryByteOfAPageOnce) {
           if (!layout.validate().ok()) continue;
           std::vector<int> uses(static_cast<size_t>(layout.page_bytes()));
           for (int32_t head = 0; head < 3; ++head) {
-            for (int32_t token = 0; token < 8; ++token) {
+            for (int32_t token = 0; token < 32; ++token) {
               for (int64_t i = 0; i < layout.k_row_bytes(); ++i)
                 ++uses.at(static_cast<size_t>(layout.k_row(head, token) + i));
               for (int64_t i = 0; i < layout.v_row_bytes(); ++i)
@@ -156,6 +179,18 @@ TEST(KvLayout, RefusesWhatIsOutsideTheLimitsByName) {
         l.scale_order = ScaleOrder::kSm10xV;
       },
       "needs v format nvfp4");
+  refuses(
+      [](KvLayout& l) {
+        l.page_size = 8;
+        l.scale_order = ScaleOrder::kLanes;
+      },
+      "use larger pages");
+  refuses(
+      [](KvLayout& l) {
+        l.k_format = l.v_format = KvFormat::kE4m3;
+        l.scale_order = ScaleOrder::kLanes;
+      },
+      "needs an nvfp4 plane, not e4m3/e4m3");
 }
 
 TEST(KvLayout, ExactPagesAreF16WithTheSameSizesAndAxisOrder) {
