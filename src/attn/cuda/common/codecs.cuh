@@ -1,0 +1,443 @@
+#pragma once
+
+#include <cstdint>
+
+#include <cuda_fp16.h>
+
+#include "attn/cuda/common/ptx.cuh"
+
+// How a kernel turns cache bytes into MMA operands, one struct per format.
+//
+// A warp works on 16 tokens. As a K operand, lane (g, t) = (lane / 4, lane % 4) holds, of rows g
+// and g + 8, channels 4 * kLaneDims * c + kLaneDims * t + [0, kLaneDims) of chunk c, four per MMA
+// k-step. The order of channels in the reduction is free; Q is loaded in the same order. As a V operand, the lane
+// holds head_dim / 8 adjacent channels from g * head_dim / 8 of tokens 2t, 2t + 1, 2t + 8 and 2t + 9; MMA rows g and
+// g + 8 of tile i are its channels 2i and 2i + 1, so the operand needs byte permutes only.
+//
+// Operands carry a factor 2^-kShift that the kernel undoes in the softmax scale and the epilogue.
+namespace kvant::attn::cuda {
+
+/// A tile's rows in shared memory, in 16-byte chunks that are swizzled so that both ways of reading them are free of
+/// bank conflicts: K as rows g by chunk t, V as chunk g of rows 2t. A row keeps its chunks, in another order.
+template <int kRowBytes>
+struct TileRows {
+  static constexpr int kChunks = kRowBytes / 16;
+  static constexpr int kBytes = 16 * kRowBytes;
+
+  __device__ __forceinline__ static uint32_t offset(int row, int chunk) {
+    if constexpr (kChunks <= 2)
+      return row * kRowBytes + 16 * chunk;
+    else if constexpr (kChunks == 4)
+      return (16 * (4 * row + chunk)) ^ ((row << 4) & 0x60);
+    else
+      return row * kRowBytes + 16 * (chunk ^ turn(row));
+  }
+  /// offset(row + 1, chunk) from offset(row, chunk) of an even row.
+  __device__ __forceinline__ static uint32_t next_row(uint32_t even) {
+    if constexpr (kChunks <= 2)
+      return even + kRowBytes;
+    else if constexpr (kChunks == 4)
+      return even ^ 64;
+    else
+      return (even ^ 64) + kRowBytes;
+  }
+  /// offset(row + i, chunk) of the low half is offset(row, chunk) ^ round_offset(i), for rows below 32 / kChunks and i
+  /// a multiple of that.
+  __device__ __forceinline__ static constexpr uint32_t round_offset(int i) {
+    const int row = i % 8;
+    if constexpr (kChunks <= 4)
+      return 0;  // 8 rows at once
+    else
+      return row * kRowBytes ^ 16 * turn(row);
+  }
+
+ private:
+  __device__ __forceinline__ static constexpr int turn(int row) {
+    const int odd = (row & 1) << 2;
+    if constexpr (kChunks == 8)
+      return (row & 6) ^ odd;
+    else if constexpr (kChunks == 16)
+      return ((row >> 1) & 1) ^ (row & 4) ^ odd;
+    else
+      return ((row >> 1) & 3) ^ odd;
+  }
+};
+
+struct Bf16 {
+  static constexpr bool kBf16Math = true;
+  static constexpr int kShift = 0;
+  static constexpr int kBits = 16;
+  static constexpr bool kScales = false;
+};
+struct F16 {
+  static constexpr bool kBf16Math = false;
+  static constexpr int kShift = 0;
+  static constexpr int kBits = 16;
+  static constexpr bool kScales = false;
+};
+struct E4m3 {
+  static constexpr bool kBf16Math = false;
+  // With the hardware convert the operand is exact; the software route below is 2^-8.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 890
+  static constexpr int kShift = 8;
+#else
+  static constexpr int kShift = 0;
+#endif
+  static constexpr int kBits = 8;
+  static constexpr bool kScales = false;
+};
+struct Nvfp4Packed {
+  static constexpr bool kBf16Math = false;
+  // Codes leave the mask as 2^-14; code times scale is a multiple of 2^-10, so the product stays exact as a subnormal.
+  static constexpr int kShift = 14;
+  static constexpr int kBits = 4;
+  static constexpr bool kScales = true;
+};
+
+namespace detail {
+
+/// Two e4m3 bytes in the low half of `pair` to f16x2, times 2^-E4m3::kShift.
+__device__ __forceinline__ uint32_t e4m3x2_to_f16x2(uint32_t pair) {
+#if __CUDA_ARCH__ >= 890
+  uint32_t result;
+  asm("{.reg .b16 low, high;\n mov.b32 {low, high}, %1;\n cvt.rn.f16x2.e4m3x2 %0, low;}" : "=r"(result) : "r"(pair));
+  return result;
+#else
+  // byte = s eeee mmm -> half = s 0eeee mmm0000000: the exponent bias is off by 8.
+  const uint32_t spread = __byte_perm(pair, 0, 0x1404);
+  return (spread & 0x80008000u) | ((spread & 0x7f007f00u) >> 1);
+#endif
+}
+__device__ __forceinline__ uint32_t high_half(uint32_t word) { return word >> 16; }
+
+/// Scale bytes (e4m3, positive) `first` (0 or 2) and `first` + 1 of a word as f16x2.
+__device__ __forceinline__ uint32_t scales_to_f16x2(uint32_t bytes, int first) {
+#if __CUDA_ARCH__ >= 890
+  return e4m3x2_to_f16x2(first == 0 ? bytes : bytes >> 16);
+#else
+  const uint32_t spread = __byte_perm(bytes, 0, first == 0 ? 0x1404 : 0x3424);
+  return mul_f16x2((spread & 0x7f007f00u) >> 1, 0x5c005c00u);  // 2^8 undoes the bias of the cheap convert
+#endif
+}
+__device__ __forceinline__ uint32_t low_half_twice(uint32_t pair) { return __byte_perm(pair, 0, 0x1010); }
+__device__ __forceinline__ uint32_t high_half_twice(uint32_t pair) { return __byte_perm(pair, 0, 0x3232); }
+
+/// Eight packed e2m1 codes to four f16x2, times 2^-14, in the order (A1 A3) (A0 A2) (B0 B2) (B1 B3) of the bytes.
+__device__ __forceinline__ void packed_codes_to_f16x2(uint32_t w, uint32_t (&out)[4]) {
+  constexpr uint32_t kSignMagnitude = 0x8E008E00u, kMagnitude = 0x0E000E00u, kSign = 0x80008000u;
+  out[0] = w & kSignMagnitude;
+  out[1] = (w << 8) & kSignMagnitude;
+  out[2] = and_or(w << 5, kMagnitude, (w << 15) & kSign);
+  out[3] = and_or(w >> 3, kMagnitude, (w << 7) & kSign);
+}
+
+}  // namespace detail
+
+// ---- K operand ---------------------------------------------------------------------------------------------------
+
+/// Keeps the compiler from computing a loop's lane constants again for every tile: it cannot look through a shuffle.
+/// All lanes of a warp call it together.
+__device__ __forceinline__ uint32_t opaque(uint32_t value) { return __shfl_sync(0xffffffffu, value, threadIdx.x % 32); }
+
+/// Where a lane's first chunk of its first row and its first scale are, from the start of a stage's planes. Its other
+/// rows and chunks follow by constants.
+struct LaneRead {
+  uint32_t data, scale;
+};
+
+/// Raw registers of rows g and g + 8 of one tile, and their expansion to MMA A fragments.
+template <class Codec, int kHeadDim>
+struct KTile;
+
+template <int kHeadDim>
+struct KTile16 {
+  static constexpr int kLaneDims = 8;
+  static constexpr int kChunks = kHeadDim / (4 * kLaneDims);
+  uint4 raw[2][kChunks];
+
+  __device__ __forceinline__ static LaneRead lane_read(int g, int t) {
+    return {opaque(TileRows<2 * kHeadDim>::offset(g, t)), 0};
+  }
+  __device__ __forceinline__ void load(uint32_t rows, uint32_t, const LaneRead& lane) {
+#pragma unroll
+    for (int c = 0; c < kChunks; ++c) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+        raw[half][c] = load_shared_16(rows + (lane.data ^ 64 * c) + 16 * half * kHeadDim);
+    }
+  }
+  __device__ __forceinline__ void fragment(int step, uint32_t (&a)[4]) const {
+    const uint4& low = raw[0][step / 2];
+    const uint4& high = raw[1][step / 2];
+    a[0] = step % 2 == 0 ? low.x : low.z;
+    a[1] = step % 2 == 0 ? high.x : high.z;
+    a[2] = step % 2 == 0 ? low.y : low.w;
+    a[3] = step % 2 == 0 ? high.y : high.w;
+  }
+};
+template <int kHeadDim>
+struct KTile<Bf16, kHeadDim> : KTile16<kHeadDim> {};
+template <int kHeadDim>
+struct KTile<F16, kHeadDim> : KTile16<kHeadDim> {};
+
+template <int kHeadDim>
+struct KTile<E4m3, kHeadDim> {
+  static constexpr int kLaneDims = 16;
+  static constexpr int kChunks = kHeadDim / (4 * kLaneDims);
+  uint4 raw[2][kChunks];
+
+  __device__ __forceinline__ static LaneRead lane_read(int g, int t) {
+    return {opaque(TileRows<kHeadDim>::offset(g, t)), 0};
+  }
+  __device__ __forceinline__ void load(uint32_t rows, uint32_t, const LaneRead& lane) {
+#pragma unroll
+    for (int c = 0; c < kChunks; ++c) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+        raw[half][c] = load_shared_16(rows + (lane.data ^ 64 * c) + 8 * half * kHeadDim);
+    }
+  }
+  __device__ __forceinline__ void fragment(int step, uint32_t (&a)[4]) const {
+    const uint32_t low = (&raw[0][step / 4].x)[step % 4];
+    const uint32_t high = (&raw[1][step / 4].x)[step % 4];
+    a[0] = detail::e4m3x2_to_f16x2(low);
+    a[1] = detail::e4m3x2_to_f16x2(high);
+    a[2] = detail::e4m3x2_to_f16x2(detail::high_half(low));
+    a[3] = detail::e4m3x2_to_f16x2(detail::high_half(high));
+  }
+};
+
+/// Codes in packed order, scales in lane order: all that a lane needs of rows g and g + 8 is one word a chunk.
+template <int kHeadDim>
+struct KTile<Nvfp4Packed, kHeadDim> {
+  static constexpr int kLaneDims = kHeadDim % 128 == 0 ? 32 : 16;
+  static constexpr int kChunks = kHeadDim / (4 * kLaneDims);
+  static constexpr int kWords = kLaneDims / 8;  ///< Per chunk and row.
+  static constexpr int kBlocks = kLaneDims / 16;
+  uint32_t raw[2][kChunks][kWords];
+  uint32_t scale[kChunks];  ///< kBlocks bytes of row g, then of row g + 8.
+
+  __device__ __forceinline__ static LaneRead lane_read(int g, int t) {
+    constexpr int kRowBytes = kHeadDim / 2;
+    const uint32_t data =
+        kWords == 4 ? TileRows<kRowBytes>::offset(g, t) : TileRows<kRowBytes>::offset(g, t / 2) + 8 * (t % 2);
+    return {opaque(data), opaque(kHeadDim / 8 * g + 2 * kBlocks * t)};
+  }
+  __device__ __forceinline__ void load(uint32_t rows, uint32_t scales, const LaneRead& lane) {
+#pragma unroll
+    for (int c = 0; c < kChunks; ++c) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const uint32_t address = rows + (lane.data ^ 64 * c) + 4 * half * kHeadDim;
+        if constexpr (kWords == 4) {
+          const uint4 v = load_shared_16(address);
+          raw[half][c][0] = v.x, raw[half][c][1] = v.y, raw[half][c][2] = v.z, raw[half][c][3] = v.w;
+        } else {
+          const uint2 v = load_shared_8(address);
+          raw[half][c][0] = v.x, raw[half][c][1] = v.y;
+        }
+      }
+      const uint32_t s = scales + lane.scale + 8 * kBlocks * c;
+      scale[c] = kBlocks == 2 ? load_shared_4(s) : load_shared_2(s);
+    }
+  }
+  __device__ __forceinline__ void fragment(int step, uint32_t (&a)[4]) const {
+    constexpr int kSteps = kLaneDims / 4;
+    const int c = step / kSteps, word = step % kSteps / 2, half = step % 2;
+#pragma unroll
+    for (int row = 0; row < 2; ++row) {
+      uint32_t pairs[4];
+      detail::packed_codes_to_f16x2(raw[row][c][word], pairs);
+      // Two bytes at a time: both blocks of the row, or the one block of both rows.
+      const int first = kBlocks == 2 ? 2 * row : 0;
+      const uint32_t both = detail::scales_to_f16x2(scale[c], first);
+      const bool low = kBlocks == 2 ? word < 2 : row == 0;
+      const uint32_t s = low ? detail::low_half_twice(both) : detail::high_half_twice(both);
+      a[row] = mul_f16x2(pairs[2 * half], s);
+      a[row + 2] = mul_f16x2(pairs[2 * half + 1], s);
+    }
+  }
+};
+
+/// An f16 row, read from its page, in the channel order of another format's KTile, so that both share one Q.
+template <int kLaneDims, int kHeadDim>
+struct ExactKTile {
+  static constexpr int kChunks = kHeadDim / (4 * kLaneDims);
+  static constexpr int kLoads = kLaneDims / 8;  ///< Of 16 bytes, per chunk and row.
+  uint4 raw[2][kChunks][kLoads];
+
+  /// `low` and `high`: rows g and g + 8.
+  __device__ __forceinline__ void load(const uint8_t* low, const uint8_t* high, int t) {
+#pragma unroll
+    for (int c = 0; c < kChunks; ++c) {
+#pragma unroll
+      for (int i = 0; i < kLoads; ++i) {
+        const int offset = 2 * (4 * kLaneDims * c + kLaneDims * t) + 16 * i;
+        raw[0][c][i] = *reinterpret_cast<const uint4*>(low + offset);
+        raw[1][c][i] = *reinterpret_cast<const uint4*>(high + offset);
+      }
+    }
+  }
+  __device__ __forceinline__ void fragment(int step, uint32_t (&a)[4]) const {
+    constexpr int kSteps = kLaneDims / 4;
+    const int c = step / kSteps, word = 2 * (step % kSteps);
+    const uint4& low = raw[0][c][word / 4];
+    const uint4& high = raw[1][c][word / 4];
+    a[0] = word % 4 == 0 ? low.x : low.z;
+    a[1] = word % 4 == 0 ? high.x : high.z;
+    a[2] = word % 4 == 0 ? low.y : low.w;
+    a[3] = word % 4 == 0 ? high.y : high.w;
+  }
+};
+
+// ---- V operand ---------------------------------------------------------------------------------------------------
+
+/// Row of a tile that is a lane's token i.
+__device__ __forceinline__ int v_token(int i, int t) { return 2 * t + (i & 1) + 8 * (i / 2); }
+
+/// Raw registers of a lane's channels of four tokens, and their expansion to MMA A fragments of V^T.
+template <class Codec, int kHeadDim>
+struct VTile;
+
+template <int kHeadDim>
+struct VTile16 {
+  static constexpr int kLaneDims = kHeadDim / 8;
+  static constexpr int kLoads = kLaneDims / 8;
+  uint4 raw[4][kLoads];
+
+  __device__ __forceinline__ static LaneRead lane_read(int g, int t) {
+    return {opaque(TileRows<2 * kHeadDim>::offset(2 * t, kLoads * g)), 0};
+  }
+  __device__ __forceinline__ void load(uint32_t rows, uint32_t, const LaneRead& lane) {
+    const uint32_t odd = TileRows<2 * kHeadDim>::next_row(lane.data);
+#pragma unroll
+    for (int token = 0; token < 4; ++token)
+#pragma unroll
+      for (int i = 0; i < kLoads; ++i)
+        raw[token][i] =
+            load_shared_16(rows + ((token % 2 == 0 ? lane.data : odd) ^ 16 * i) + token / 2 * 16 * kHeadDim);
+  }
+  __device__ __forceinline__ void load_row(int token, const uint8_t* row, int g) {
+#pragma unroll
+    for (int i = 0; i < kLoads; ++i) raw[token][i] = *reinterpret_cast<const uint4*>(row + 2 * kLaneDims * g + 16 * i);
+  }
+  __device__ __forceinline__ void clear(int token) {
+#pragma unroll
+    for (int i = 0; i < kLoads; ++i) raw[token][i] = make_uint4(0, 0, 0, 0);
+  }
+  __device__ __forceinline__ void fragment(int tile, uint32_t (&a)[4]) const {
+    const uint32_t w0 = word(0, tile), w1 = word(1, tile), w2 = word(2, tile), w3 = word(3, tile);
+    a[0] = __byte_perm(w0, w1, 0x5410);
+    a[1] = __byte_perm(w0, w1, 0x7632);
+    a[2] = __byte_perm(w2, w3, 0x5410);
+    a[3] = __byte_perm(w2, w3, 0x7632);
+  }
+
+ private:
+  __device__ __forceinline__ uint32_t word(int token, int i) const { return (&raw[token][i / 4].x)[i % 4]; }
+};
+template <int kHeadDim>
+struct VTile<Bf16, kHeadDim> : VTile16<kHeadDim> {};
+template <int kHeadDim>
+struct VTile<F16, kHeadDim> : VTile16<kHeadDim> {};
+
+template <int kHeadDim>
+struct VTile<E4m3, kHeadDim> {
+  static constexpr int kLaneDims = kHeadDim / 8;
+  static constexpr int kWords = kLaneDims / 4;
+  uint32_t raw[4][kWords];
+
+  __device__ __forceinline__ static LaneRead lane_read(int g, int t) {
+    using Rows = TileRows<kHeadDim>;
+    return {opaque(kWords % 4 == 0 ? Rows::offset(2 * t, kWords / 4 * g) : Rows::offset(2 * t, g / 2) + 8 * (g % 2)),
+            0};
+  }
+  __device__ __forceinline__ void load(uint32_t rows, uint32_t, const LaneRead& lane) {
+    const uint32_t odd = TileRows<kHeadDim>::next_row(lane.data);
+#pragma unroll
+    for (int token = 0; token < 4; ++token) {
+      const uint32_t row = token % 2 == 0 ? lane.data : odd;
+      if constexpr (kWords % 4 == 0) {
+#pragma unroll
+        for (int i = 0; i < kWords / 4; ++i) {
+          const uint4 v = load_shared_16(rows + (row ^ 16 * i) + token / 2 * 8 * kHeadDim);
+          raw[token][4 * i] = v.x, raw[token][4 * i + 1] = v.y, raw[token][4 * i + 2] = v.z,
+                         raw[token][4 * i + 3] = v.w;
+        }
+      } else {
+        const uint2 v = load_shared_8(rows + row + token / 2 * 8 * kHeadDim);
+        raw[token][0] = v.x, raw[token][1] = v.y;
+      }
+    }
+  }
+  __device__ __forceinline__ void clear(int token) {
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) raw[token][i] = 0;
+  }
+  __device__ __forceinline__ void fragment(int tile, uint32_t (&a)[4]) const {
+    const int word = tile / 2;
+    const uint32_t select = tile % 2 == 0 ? 0x5140u : 0x7362u;
+    const uint32_t low = __byte_perm(raw[0][word], raw[1][word], select);
+    const uint32_t high = __byte_perm(raw[2][word], raw[3][word], select);
+    a[0] = detail::e4m3x2_to_f16x2(low);
+    a[1] = detail::e4m3x2_to_f16x2(detail::high_half(low));
+    a[2] = detail::e4m3x2_to_f16x2(high);
+    a[3] = detail::e4m3x2_to_f16x2(detail::high_half(high));
+  }
+};
+
+/// Scales in lane order: one word holds a block's scales of the lane's four tokens.
+template <int kHeadDim>
+struct VTile<Nvfp4Packed, kHeadDim> {
+  static constexpr int kLaneDims = kHeadDim / 8;
+  static constexpr int kWords = kLaneDims / 8;
+  static constexpr int kBlocks = kLaneDims < 16 ? 1 : kLaneDims / 16;
+  uint32_t raw[4][kWords];
+  uint32_t scale[kBlocks];
+
+  __device__ __forceinline__ static LaneRead lane_read(int g, int t) {
+    const int lane_byte = 4 * kWords * g;
+    return {opaque(TileRows<kHeadDim / 2>::offset(2 * t, lane_byte / 16) + lane_byte % 16),
+            opaque(16 * (kLaneDims * g / 16) + 4 * t)};
+  }
+  __device__ __forceinline__ void load(uint32_t rows, uint32_t scales, const LaneRead& lane) {
+    const uint32_t odd = TileRows<kHeadDim / 2>::next_row(lane.data);
+#pragma unroll
+    for (int token = 0; token < 4; ++token) {
+      const uint32_t address = rows + (token % 2 == 0 ? lane.data : odd) + token / 2 * 4 * kHeadDim;
+      if constexpr (kWords == 1) {
+        raw[token][0] = load_shared_4(address);
+      } else if constexpr (kWords == 2) {
+        const uint2 v = load_shared_8(address);
+        raw[token][0] = v.x, raw[token][1] = v.y;
+      } else {
+        const uint4 v = load_shared_16(address);
+        raw[token][0] = v.x, raw[token][1] = v.y, raw[token][2] = v.z, raw[token][3] = v.w;
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kBlocks; ++i) scale[i] = load_shared_4(scales + lane.scale + 16 * i);
+  }
+  __device__ __forceinline__ void clear(int token) {
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) raw[token][i] = 0;
+#pragma unroll
+    for (int i = 0; i < kBlocks; ++i) scale[i] &= ~(0xffu << (8 * token));
+  }
+  __device__ __forceinline__ void fragment(int tile, uint32_t (&a)[4]) const {
+    // Bytes of neighbouring tokens are joined before they are expanded: each f16x2 is one channel of two tokens.
+    const int word = tile / 4, part = tile % 4;
+#pragma unroll
+    for (int pair = 0; pair < 2; ++pair) {
+      const uint32_t w0 = raw[2 * pair][word], w1 = raw[2 * pair + 1][word];
+      const uint32_t s = detail::scales_to_f16x2(scale[word / 2], 2 * pair);
+      uint32_t even[4], odd[4];
+      detail::packed_codes_to_f16x2(__byte_perm(w0, w1, 0x5410), even);
+      detail::packed_codes_to_f16x2(__byte_perm(w0, w1, 0x7632), odd);
+      a[2 * pair] = mul_f16x2(even[part], s);
+      a[2 * pair + 1] = mul_f16x2(odd[part], s);
+    }
+  }
+};
+
+}  // namespace kvant::attn::cuda

@@ -1,0 +1,62 @@
+# What gets built for CUDA. Rows are instantiations; CMake writes the .cu files and, per kernel, the table that the host
+# chooses from. One .cu holds the variants of one KV format and head dim: reading the headers takes as long as
+# compiling a variant.
+
+set(kvant_kernel_sources)
+
+# kvant_instantiate(decode_splitkv generic TRAITS DecodeTraits KV bf16:Bf16 HEAD_DIMS 64 128 ROW_TILES 1 2 EXACT false)
+#   KV          cache format : its codec in attn/cuda/common/codecs.cuh
+#   ROW_TILES   eight query rows each
+#   EXACT       whether page-table entries may name the exact pool
+function(kvant_instantiate kernel folder)
+  cmake_parse_arguments(arg "" "TRAITS" "KV;HEAD_DIMS;ROW_TILES;EXACT" ${ARGN})
+  set(sources ${kvant_kernel_sources})
+  set(declarations "${kvant_${kernel}_declarations}")
+  set(rows "${kvant_${kernel}_rows}")
+  foreach(kv IN LISTS arg_KV)
+    string(REPLACE ":" ";" kv "${kv}")
+    list(GET kv 0 format)
+    list(GET kv 1 codec)
+    string(SUBSTRING ${format} 0 1 initial)
+    string(TOUPPER ${initial} initial)
+    string(SUBSTRING ${format} 1 -1 rest)
+    foreach(head_dim IN LISTS arg_HEAD_DIMS)
+      set(functions)
+      foreach(row_tiles IN LISTS arg_ROW_TILES)
+        foreach(exact IN LISTS arg_EXACT)
+          string(TOLOWER "${kernel}_${format}_d${head_dim}_r${row_tiles}_exact_${exact}" function)
+          string(APPEND functions
+            "KernelImage ${function}() { return ${kernel}_image<${arg_TRAITS}<${codec}, ${codec}, ${head_dim}, ${row_tiles}, ${exact}>>(); }\n")
+          string(APPEND declarations "KernelImage ${function}();\n")
+          string(APPEND rows
+            "    {KvFormat::k${initial}${rest}, ${head_dim}, ${row_tiles}, ${exact}, &${function}},\n")
+        endforeach()
+      endforeach()
+      set(file "${CMAKE_CURRENT_BINARY_DIR}/kernels/${kernel}_${format}_d${head_dim}.cu")
+      file(GENERATE OUTPUT ${file} CONTENT
+        "#include \"attn/cuda/${folder}/${kernel}.cuh\"\n\nnamespace kvant::attn::cuda {\n\n${functions}\n}  // namespace kvant::attn::cuda\n")
+      list(APPEND sources ${file})
+    endforeach()
+  endforeach()
+  set(kvant_kernel_sources ${sources} PARENT_SCOPE)
+  set(kvant_${kernel}_declarations "${declarations}" PARENT_SCOPE)
+  set(kvant_${kernel}_rows "${rows}" PARENT_SCOPE)
+endfunction()
+
+# Writes <kernel>_instances(), once all rows of the kernel are known.
+function(kvant_kernel_instances kernel folder type)
+  set(file "${CMAKE_CURRENT_BINARY_DIR}/kernels/${kernel}_instances.cc")
+  file(GENERATE OUTPUT ${file} CONTENT
+    "#include \"attn/cuda/${folder}/${kernel}.h\"\n\nnamespace kvant::attn::cuda {\n\n${kvant_${kernel}_declarations}\nnamespace {\nconstexpr ${type} kInstances[] = {\n${kvant_${kernel}_rows}};\n}  // namespace\n\nstd::span<const ${type}> ${kernel}_instances() { return kInstances; }\n\n}  // namespace kvant::attn::cuda\n")
+  set(kvant_kernel_sources ${kvant_kernel_sources} ${file} PARENT_SCOPE)
+endfunction()
+
+# Exact pages have a quantised base, so bf16 needs no variant for them. Base formats f16 and e5m2, mixed formats and the
+# other head dims are not instantiated yet; the kernel table refuses them.
+kvant_instantiate(decode_splitkv generic TRAITS DecodeTraits
+  KV bf16:Bf16 HEAD_DIMS 64 128 ROW_TILES 1 2 EXACT false)
+kvant_instantiate(decode_splitkv generic TRAITS DecodeTraits
+  KV e4m3:E4m3 nvfp4:Nvfp4Packed HEAD_DIMS 64 128 ROW_TILES 1 2 EXACT false true)
+kvant_kernel_instances(decode_splitkv generic DecodeInstance)
+
+kvant_cuda_objects(kvant_attn_kernels ${kvant_kernel_sources})
