@@ -59,4 +59,7 @@ kvant_instantiate(decode_splitkv generic TRAITS DecodeTraits
   KV e4m3:E4m3 nvfp4:Nvfp4Packed HEAD_DIMS 64 128 ROW_TILES 1 2 EXACT false true)
 kvant_kernel_instances(decode_splitkv generic DecodeInstance)
 
+# Append, ageing, conversion and dequantisation take everything at run time.
+list(APPEND kvant_kernel_sources "${CMAKE_CURRENT_SOURCE_DIR}/cuda/generic/cache_kernels.cu")
+
 kvant_cuda_objects(kvant_attn_kernels ${kvant_kernel_sources})

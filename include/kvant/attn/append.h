@@ -24,7 +24,11 @@ struct AppendArgs {
 };
 
 /// Writes every token to its slot. On the CPU a slot outside its pool is kInvalidArgument and nothing is written; on
-/// CUDA such a slot is skipped. No allocation, no synchronisation; slots must be distinct.
+/// CUDA such a slot is skipped. No allocation, no synchronisation; slots must be distinct. Both give the same bytes.
+///
+/// On CUDA all pointers are in device memory and a call is one launch that can be captured: slots and values may change
+/// between replays. Global scales are not looked at there; they must be from 2^-100 to 2^100. Any alignment works;
+/// addresses, token and page strides that are multiples of 16 bytes are fastest.
 Status append(const AppendArgs& args, Stream stream);
 
 /// A whole page that leaves the exact tail.
@@ -40,7 +44,9 @@ struct AgeArgs {
   int64_t num_ages = 0;
 };
 
-/// Re-encodes exact (f16) pages into base pages, all tokens of the page. No conditioning: both pools hold K'.
+/// Re-encodes exact (f16) pages into base pages, all tokens of the page. No conditioning: both pools hold K'. On the
+/// CPU a page outside its pool is kInvalidArgument; on CUDA its entry is skipped, so that a captured call can be
+/// padded.
 Status age_pages(const AgeArgs& args, Stream stream);
 
 /// Copies pages between two layouts that differ only in orders (never in formats or sizes): lossless, both ways.
@@ -48,7 +54,8 @@ Status age_pages(const AgeArgs& args, Stream stream);
 Status convert_pages(const KvLayout& from_layout, KvPool from, const KvLayout& to_layout, KvPool to, Stream stream);
 
 /// Expands cached rows to fp32 for tests, debugging and hosts: K' and V as stored, times g.
-/// k_out [num_slots, num_kv_heads, head_dim_k], v_out [num_slots, num_kv_heads, head_dim_v].
+/// k_out [num_slots, num_kv_heads, head_dim_k], v_out [num_slots, num_kv_heads, head_dim_v]. On CUDA the slots are in
+/// device memory too. A slot that must not be read, negative or on CUDA outside its pool, gives zeros.
 Status dequantise(const KvCacheView& cache, std::span<const int64_t> slots, float* k_out, float* v_out, Stream stream);
 
 }  // namespace kvant::attn

@@ -44,6 +44,19 @@ constexpr FeatureSet features_of(AttnOp op) {
   return kAllFeatures;
 }
 
+inline constexpr FormatSet kCudaFormats{KvFormat::kF16, KvFormat::kBf16, KvFormat::kE4m3, KvFormat::kE5m2,
+                                        KvFormat::kNvfp4};
+
+/// The CUDA cache writers are the same source for every family.
+constexpr KernelRow cuda_append(DeviceFamily family, std::string_view verified_on, std::string_view compiled_for) {
+  return {AttnOp::kAppend,       family,      "cuda/append", kCudaFormats, kCudaKvLimits, kAppendFeatures,
+          GraphSupport::kAlways, verified_on, compiled_for};
+}
+constexpr KernelRow cuda_convert(DeviceFamily family, std::string_view verified_on, std::string_view compiled_for) {
+  return {AttnOp::kConvert,      family,      "cuda/convert", kCudaFormats, kCudaKvLimits, kConvertFeatures,
+          GraphSupport::kAlways, verified_on, compiled_for};
+}
+
 /// The one table. A row is a promise: only kernels that are in the tree stand here, and `verified_on` names only
 /// places where the kernel tests have passed.
 inline constexpr KernelRow kKernelRows[] = {
@@ -57,6 +70,16 @@ inline constexpr KernelRow kKernelRows[] = {
      "AVX2", "SSSE3, AVX-512, NEON"},
     {AttnOp::kConvert, DeviceFamily::kCpu, "cpu/convert", kAllFormats, kCpuKvLimits, kConvertFeatures,
      GraphSupport::kNever, "AVX2", "SSSE3, AVX-512, NEON"},
+    cuda_append(DeviceFamily::kSm8x, "", "SM80, SM86, SM89"),
+    cuda_append(DeviceFamily::kSm90, "H200", ""),
+    cuda_append(DeviceFamily::kSm10x, "", "SM100"),
+    cuda_append(DeviceFamily::kSm11x, "", "SM110"),
+    cuda_append(DeviceFamily::kSm12x, "", "SM120"),
+    cuda_convert(DeviceFamily::kSm8x, "", "SM80, SM86, SM89"),
+    cuda_convert(DeviceFamily::kSm90, "H200", ""),
+    cuda_convert(DeviceFamily::kSm10x, "", "SM100"),
+    cuda_convert(DeviceFamily::kSm11x, "", "SM110"),
+    cuda_convert(DeviceFamily::kSm12x, "", "SM120"),
 };
 
 }  // namespace kvant::attn

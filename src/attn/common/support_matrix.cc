@@ -48,11 +48,24 @@ std::string kernels_section(const KernelTable& table) {
   return text;
 }
 
+// Rows by kernel: families that share one differ in evidence only.
+std::vector<const KernelRow*> distinct_kernels(const KernelTable& table) {
+  std::vector<const KernelRow*> kernels;
+  for (const KernelRow& row : table.rows) {
+    const auto same = [&row](const KernelRow* other) {
+      return other->op == row.op && other->name == row.name && other->features == row.features;
+    };
+    if (std::ranges::none_of(kernels, same)) kernels.push_back(&row);
+  }
+  return kernels;
+}
+
 std::string features_section(const KernelTable& table) {
+  const std::vector<const KernelRow*> kernels = distinct_kernels(table);
   std::string head = "| option |";
   std::string rule = "| --- |";
-  for (const KernelRow& row : table.rows) {
-    head += fmt::format(" {}: `{}` |", to_string(row.op), row.name);
+  for (const KernelRow* row : kernels) {
+    head += fmt::format(" {}: `{}` |", to_string(row->op), row->name);
     rule += " --- |";
   }
   std::string text = fmt::format(
@@ -62,9 +75,9 @@ std::string features_section(const KernelTable& table) {
   for (int i = 0; i < kNumAttnFeatures; ++i) {
     const AttnFeature feature = static_cast<AttnFeature>(i);
     text += fmt::format("| {} |", to_string(feature));
-    for (const KernelRow& row : table.rows) {
-      const bool concerned = features_of(row.op).contains(feature);
-      text += row.features.contains(feature) ? " yes |" : concerned ? " no |" : " - |";
+    for (const KernelRow* row : kernels) {
+      const bool concerned = features_of(row->op).contains(feature);
+      text += row->features.contains(feature) ? " yes |" : concerned ? " no |" : " - |";
     }
     text += '\n';
   }

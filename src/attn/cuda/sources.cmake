@@ -1,1 +1,7 @@
-set(sources append_no_cuda.cc)
+# A missing backend is another source file.
+set(sources common/page_plane.cc)
+if(KVANT_WITH_CUDA)
+  list(APPEND sources append.cc)
+else()
+  list(APPEND sources append_no_cuda.cc)
+endif()

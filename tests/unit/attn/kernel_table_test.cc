@@ -4,6 +4,7 @@
 #include <cmath>
 #include <set>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -75,9 +76,9 @@ TEST(KernelTable, NeededFeaturesNameEachOption) {
 }
 
 TEST(KernelTable, RowsAreWellFormed) {
-  std::set<std::pair<AttnOp, std::string_view>> names;
+  std::set<std::tuple<AttnOp, DeviceFamily, std::string_view>> names;
   for (const KernelRow& row : kernel_table().rows) {
-    EXPECT_TRUE(names.insert({row.op, row.name}).second) << row.name;
+    EXPECT_TRUE(names.insert({row.op, row.family, row.name}).second) << row.name;
     EXPECT_FALSE(row.formats.empty()) << row.name;
     EXPECT_FALSE(row.verified_on.empty() && row.compiled_for.empty()) << row.name;
     if (row.family == DeviceFamily::kCpu) {

@@ -1,0 +1,162 @@
+#pragma once
+
+#include <cstdint>
+
+#include <cuda_fp16.h>
+#include <cuda_fp8.h>
+
+#include "attn/cuda/common/exact_quotient.cuh"
+#include "attn/cuda/common/page_plane.h"
+#include "attn/kv/nvfp4.h"
+#include "core/float_bits.h"
+
+// The NVFP4 quantiser, one block per thread, bit for bit as in attn/kv/nvfp4.h.
+namespace kvant::attn::cuda {
+
+namespace detail {
+
+__constant__ const float kDivisors[2][kMaxScaleCandidates] = {
+    {scale_divisor(ScalePolicy::kFourOverSix, 0), scale_divisor(ScalePolicy::kFourOverSix, 1)},
+    {scale_divisor(ScalePolicy::kSearch, 0), scale_divisor(ScalePolicy::kSearch, 1),
+     scale_divisor(ScalePolicy::kSearch, 2), scale_divisor(ScalePolicy::kSearch, 3),
+     scale_divisor(ScalePolicy::kSearch, 4), scale_divisor(ScalePolicy::kSearch, 5),
+     scale_divisor(ScalePolicy::kSearch, 6), scale_divisor(ScalePolicy::kSearch, 7),
+     scale_divisor(ScalePolicy::kSearch, 8)}};
+
+/// The e2m1 value nearest to a quotient >= 0: adding 2^22 times its binade rounds at the step of the binade, to even
+/// codes.
+struct RoundedE2m1 {
+  float binade, sum;
+
+  __device__ __forceinline__ explicit RoundedE2m1(float quotient) {
+    const float clamped = fminf(quotient, 6.0f);
+    binade = bits_to_float(float_to_bits(fmaxf(clamped, 1.0f)) & 0x7f800000u);
+    sum = __fmaf_rn(binade, 4194304.0f, clamped);
+  }
+  __device__ __forceinline__ float value() const { return __fmaf_rn(binade, -4194304.0f, sum); }
+  /// The code plus a constant.
+  __device__ __forceinline__ uint32_t biased_code() const {
+    return float_to_bits(sum) - float_to_bits(binade) + (float_to_bits(binade) >> 22);
+  }
+  static constexpr uint32_t kCodeBias = (22u << 23) + (0x3f800000u >> 22);
+};
+
+/// `float_to_e4m3` of a finite value >= 0, and back.
+__device__ __forceinline__ uint8_t round_scale(float value) {
+#if __CUDA_ARCH__ >= 890
+  return __nv_cvt_float_to_fp8(value, __NV_SATFINITE, __NV_E4M3);
+#else
+  return float_to_e4m3(value);
+#endif
+}
+__device__ __forceinline__ float expand_scale(uint8_t scale) {
+#if __CUDA_ARCH__ >= 890
+  return __half2float(__half(__nv_cvt_fp8_to_halfraw(scale, __NV_E4M3)));
+#else
+  return e4m3_to_float(scale);
+#endif
+}
+
+/// The magnitudes of a block. `unscaled` is the same divided by the power of two in g, which leaves quotients as they
+/// are and keeps what they are made of away from subnormals.
+struct Nvfp4Magnitudes {
+  float x[kUnit];
+  float unscaled[kUnit];
+  float unscale, g, amax;
+
+  /// The scale byte that maps amax to `divisor`.
+  __device__ __forceinline__ uint8_t scale_for(float divisor) const {
+    const ExactQuotient quotient(fl_mul(fl_mul(divisor, g), unscale));
+    return round_scale(quotient.rounded(fl_mul(amax, unscale)));
+  }
+  __device__ __forceinline__ float step(uint8_t scale) const { return fl_mul(expand_scale(scale), g); }
+
+  /// Squared error of the block at a scale. An error does not depend on signs.
+  template <bool kNear>
+  __device__ __forceinline__ float error_at(float step, const ExactQuotient& quotient) const {
+    float error = 0.0f;
+#pragma unroll
+    for (int i = 0; i < kUnit; ++i) {
+      const RoundedE2m1 rounded(kNear ? quotient.near(unscaled[i]) : quotient.rounded(unscaled[i]));
+      const float residual = fl_sub(fl_mul(rounded.value(), step), x[i]);
+      error = fl_add(error, fl_mul(residual, residual));
+    }
+    return error;
+  }
+};
+
+__device__ __forceinline__ uint8_t best_scale(const Nvfp4Magnitudes& block, ScalePolicy policy) {
+  if (policy == ScalePolicy::kAmax) return block.scale_for(scale_divisor(ScalePolicy::kAmax, 0));
+  const float* divisors = kDivisors[policy == ScalePolicy::kSearch ? 1 : 0];
+  const int num_candidates = num_scale_candidates(policy);
+  uint8_t best = 0;
+  float best_error = 0.0f;
+  uint8_t scale = block.scale_for(divisors[0]);
+#pragma unroll 1
+  for (int candidate = 0; candidate < num_candidates; ++candidate) {
+    // The next scale is on its way while this one is tried.
+    const uint8_t next = block.scale_for(divisors[min(candidate + 1, num_candidates - 1)]);
+    const float step = block.step(scale);
+    const ExactQuotient quotient(fl_mul(step, block.unscale));
+    const float error =
+        quotient.near_is_enough() ? block.error_at<true>(step, quotient) : block.error_at<false>(step, quotient);
+    if (candidate == 0 || error < best_error) best = scale, best_error = error;
+    scale = next;
+  }
+  return best;
+}
+
+template <bool kPacked>
+__device__ __forceinline__ void place_codes(const Nvfp4Magnitudes& block, uint32_t signs, uint8_t scale,
+                                            uint32_t (&words)[2]) {
+  const ExactQuotient quotient(fl_mul(block.step(scale), block.unscale));
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    uint32_t word = 0;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const int magnitude_shift = kPacked ? packed_magnitude_shift(i) : linear_magnitude_shift(i);
+      const int sign_shift = kPacked ? packed_sign_shift(i) : linear_sign_shift(i);
+      const RoundedE2m1 rounded(quotient.rounded(block.unscaled[8 * half + i]));
+      word += (rounded.biased_code() - RoundedE2m1::kCodeBias) << magnitude_shift;
+      const int distance = sign_shift - (8 * half + i);
+      word += (distance >= 0 ? signs << distance : signs >> -distance) & 1u << sign_shift;
+    }
+    words[half] = word;
+  }
+}
+
+}  // namespace detail
+
+struct Nvfp4Unit {
+  uint32_t words[2];
+  uint8_t scale;
+};
+
+/// `values` hold no NaN.
+__device__ __forceinline__ Nvfp4Unit encode_nvfp4_unit(const float (&values)[kUnit], float g, ScalePolicy policy,
+                                                       CodeOrder order) {
+  const float limit = fl_mul(kNvfp4Range, g);
+  detail::Nvfp4Magnitudes block;
+  block.g = g;
+  block.unscale = power_of_two_reciprocal(g);
+  block.amax = 0.0f;
+  uint32_t signs = 0;  // Bit i is the sign of element i.
+#pragma unroll
+  for (int i = kUnit - 1; i >= 0; --i) {
+    signs = __funnelshift_l(float_to_bits(values[i]), signs, 1);
+    block.x[i] = fminf(fabsf(values[i]), limit);
+    block.unscaled[i] = fl_mul(block.x[i], block.unscale);
+    block.amax = fmaxf(block.amax, block.x[i]);
+  }
+
+  Nvfp4Unit unit;
+  unit.scale = detail::best_scale(block, policy);
+  if (order == CodeOrder::kPacked)
+    detail::place_codes<true>(block, signs, unit.scale, unit.words);
+  else
+    detail::place_codes<false>(block, signs, unit.scale, unit.words);
+  return unit;
+}
+
+}  // namespace kvant::attn::cuda

@@ -1,0 +1,92 @@
+#pragma once
+
+#include <cstdint>
+
+#include "attn/cuda/common/page_plane.h"
+#include "core/float_bits.h"
+#include "kvant/core/dtype.h"
+
+// Sixteen elements of a row per thread: where they are, how they are read and written.
+namespace kvant::attn::cuda {
+
+/// The widest accesses that the address allows; callers' tensors and pages need no alignment.
+template <int kWords>
+__device__ __forceinline__ void load_words(const void* from, uint32_t (&words)[kWords]) {
+  const auto address = reinterpret_cast<uintptr_t>(from);
+  if (kWords % 4 == 0 && address % 16 == 0) {
+#pragma unroll
+    for (int i = 0; i < kWords / 4; ++i) {
+      const uint4 v = static_cast<const uint4*>(from)[i];
+      words[4 * i] = v.x, words[4 * i + 1] = v.y, words[4 * i + 2] = v.z, words[4 * i + 3] = v.w;
+    }
+  } else if (address % 8 == 0) {
+#pragma unroll
+    for (int i = 0; i < kWords / 2; ++i) {
+      const uint2 v = static_cast<const uint2*>(from)[i];
+      words[2 * i] = v.x, words[2 * i + 1] = v.y;
+    }
+  } else {
+    const auto* bytes = static_cast<const uint8_t*>(from);
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) {
+      words[i] = bytes[4 * i] | uint32_t{bytes[4 * i + 1]} << 8 | uint32_t{bytes[4 * i + 2]} << 16 |
+                 uint32_t{bytes[4 * i + 3]} << 24;
+    }
+  }
+}
+
+template <int kWords>
+__device__ __forceinline__ void store_words(void* to, const uint32_t (&words)[kWords]) {
+  const auto address = reinterpret_cast<uintptr_t>(to);
+  if (kWords % 4 == 0 && address % 16 == 0) {
+#pragma unroll
+    for (int i = 0; i < kWords / 4; ++i)
+      static_cast<uint4*>(to)[i] = make_uint4(words[4 * i], words[4 * i + 1], words[4 * i + 2], words[4 * i + 3]);
+  } else if (address % 8 == 0) {
+#pragma unroll
+    for (int i = 0; i < kWords / 2; ++i) static_cast<uint2*>(to)[i] = make_uint2(words[2 * i], words[2 * i + 1]);
+  } else {
+    auto* bytes = static_cast<uint8_t*>(to);
+#pragma unroll
+    for (int i = 0; i < 4 * kWords; ++i) bytes[i] = static_cast<uint8_t>(words[i / 4] >> 8 * (i % 4));
+  }
+}
+
+/// Widens sixteen elements; NaN keeps its payload, as on the CPU.
+__device__ __forceinline__ void load_unit(const void* from, DType dtype, float (&x)[kUnit]) {
+  if (dtype == DType::kF32) {
+    uint32_t words[kUnit];
+    load_words(from, words);
+#pragma unroll
+    for (int i = 0; i < kUnit; ++i) x[i] = bits_to_float(words[i]);
+    return;
+  }
+  uint32_t words[kUnit / 2];
+  load_words(from, words);
+  if (dtype == DType::kBf16) {
+#pragma unroll
+    for (int i = 0; i < kUnit; ++i) x[i] = bits_to_float(i % 2 == 0 ? words[i / 2] << 16 : words[i / 2] & 0xffff0000u);
+  } else {
+#pragma unroll
+    for (int i = 0; i < kUnit; ++i) x[i] = f16_to_float(static_cast<uint16_t>(words[i / 2] >> 16 * (i % 2)));
+  }
+}
+
+/// The part of a row that this thread works on. All lanes of a warp hold whole rows together; a lane without work is
+/// not live but must stay for the shuffles.
+struct RowUnit {
+  uint32_t row, block;
+  bool live;
+};
+
+__device__ __forceinline__ RowUnit row_unit(const UnitGrid& grid) {
+  const uint32_t lane = threadIdx.x % 32;
+  const uint32_t warp = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
+  const uint32_t row_in_warp = lane * grid.row_reciprocal >> 16;
+  const uint32_t row = warp * grid.rows_per_warp + row_in_warp;
+  return {.row = row,
+          .block = lane - row_in_warp * grid.row_units,
+          .live = row_in_warp < grid.rows_per_warp && row < grid.num_rows};
+}
+
+}  // namespace kvant::attn::cuda
