@@ -51,6 +51,7 @@ function(kvant_kernel_instances kernel folder type)
   set(kvant_kernel_sources ${kvant_kernel_sources} ${file} PARENT_SCOPE)
 endfunction()
 
+# Spills: e4m3 and nvfp4 at head dim 128 with one row tile and exact pages, 24 bytes each; none elsewhere.
 # Exact pages have a quantised base, so bf16 needs no variant for them. Base formats f16 and e5m2, mixed formats and the
 # other head dims are not instantiated yet; the kernel table refuses them.
 kvant_instantiate(decode_splitkv generic TRAITS DecodeTraits

@@ -82,7 +82,8 @@ struct AttnArgs {
       nullptr;  ///< [num_tokens] position of each row for its window, for trees; null = L - n + i
 };
 
-/// Scratch memory owned by the caller, on the plan's device. May be reused by any call on the same stream.
+/// Scratch memory owned by the caller, on the plan's device. May be reused by any call on the same stream, as long as
+/// on CUDA only plans of this library use it: `prepare` says why.
 struct Workspace {
   void* data = nullptr;
   size_t bytes = 0;
@@ -91,6 +92,13 @@ struct Workspace {
 /// Bytes that make_plan will ask of a workspace for this configuration; the same code fills the plan.
 Result<size_t> workspace_size(const AttnDesc& desc, const AttnLimits& limits, const DeviceInfo& device,
                               int num_threads);
+
+/// How a CUDA route launches; of no meaning to callers.
+struct AttnLaunch {
+  int32_t kernel = 0;
+  int32_t num_blocks = 0;
+  int32_t shared_bytes = 0;  ///< Per block.
+};
 
 /// A checked configuration and the kernel chosen for it. Copyable; holds no memory of its own.
 class AttnPlan {
@@ -101,6 +109,7 @@ class AttnPlan {
   const Workspace& workspace() const { return workspace_; }
   /// Name of the route in the kernel table, such as "cpu/decode_splitkv/avx2".
   const std::string& route() const { return route_; }
+  const AttnLaunch& launch() const { return launch_; }
 
  private:
   friend Result<AttnPlan> make_plan(const AttnDesc&, const AttnLimits&, const DeviceInfo&, int, Workspace);
@@ -109,17 +118,26 @@ class AttnPlan {
   DeviceInfo device_;
   Workspace workspace_;
   std::string route_;
+  AttnLaunch launch_;
 };
 
 /// Validates once; kernels trust the result. An option that no kernel of the device can honour is kUnsupported.
-/// `num_threads` is the size of the pool that run will be given (1 on CUDA).
+/// `num_threads` is the size of the pool that run will be given (1 on CUDA). A CUDA plan is made for the calling
+/// thread's current device, which must be `device`; that is also where the kernel's image and memory are checked.
 Result<AttnPlan> make_plan(const AttnDesc& desc, const AttnLimits& limits, const DeviceInfo& device, int num_threads,
                            Workspace workspace);
+
+/// Readies a workspace: once, on the stream of the first run, before it and outside any loop of captured steps. On CUDA
+/// it zeroes the counters at the workspace's start, asynchronously; every run leaves them zero, so plans that share a
+/// workspace on one stream share one call. Does nothing on the CPU.
+Status prepare(const AttnPlan& plan, Stream stream);
 
 /// Attention of one layer for one step: decode, verify, extend and prefill rows in any mix.
 ///
 /// Within one AttnLimits `run` makes the same launches with the same grids and pointers, whatever the lengths. It does
 /// not allocate, copy layouts, read back or synchronise. Host-side fields outside the limits are kInvalidArgument.
+/// Lengths, offsets and tables in device memory are trusted on CUDA; pages and `q` start at multiples of 16 bytes
+/// there.
 Status run(const AttnPlan& plan, const AttnArgs& args, Stream stream);
 
 /// Merges partial results of the same rows over disjoint key sets. Total: empty + empty = empty, never NaN.

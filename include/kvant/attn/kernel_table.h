@@ -32,6 +32,11 @@ struct EnumSet {
     rest.bits = bits & ~other.bits;
     return rest;
   }
+  constexpr EnumSet with(EnumSet other) const {
+    EnumSet all;
+    all.bits = bits | other.bits;
+    return all;
+  }
   friend constexpr bool operator==(EnumSet, EnumSet) = default;
 };
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "attn/cpu/cpu_attention.h"
+#include "attn/cuda/backend.h"
 #include "kvant/attn/kernel_table.h"
 #include "kvant/attn/validate.h"
 
@@ -29,7 +30,9 @@ Result<size_t> workspace_size(const AttnDesc& desc, const AttnLimits& limits, co
                               int num_threads) {
   KVANT_FAIL_IF_ERROR(check_plan(desc, limits, num_threads));
   KVANT_FAIL_IF_ERROR(select_route(desc, device));
-  return cpu::attention_workspace(desc, limits, num_threads);
+  if (device.family == DeviceFamily::kCpu) return cpu::attention_workspace(desc, limits, num_threads);
+  KVANT_ASSIGN_OR_FAIL(const cuda::AttentionRoute route, cuda::attention_route(desc, limits, device));
+  return route.workspace_bytes;
 }
 
 Result<AttnPlan> make_plan(const AttnDesc& desc, const AttnLimits& limits, const DeviceInfo& device, int num_threads,
@@ -44,11 +47,27 @@ Result<AttnPlan> make_plan(const AttnDesc& desc, const AttnLimits& limits, const
   plan.limits_ = limits;
   plan.device_ = device;
   plan.workspace_ = workspace;
-  plan.route_ = fmt::format("{}/{}", kernel->name, cpu::isa_name());
+  if (device.family == DeviceFamily::kCpu) {
+    plan.route_ = fmt::format("{}/{}", kernel->name, cpu::isa_name());
+    return plan;
+  }
+  KVANT_ASSIGN_OR_FAIL(cuda::AttentionRoute route, cuda::attention_route(desc, limits, device));
+  plan.route_ = fmt::format("{}/{}", kernel->name, route.name);
+  plan.launch_ = route.launch;
   return plan;
 }
 
+Status prepare(const AttnPlan& plan, Stream stream) {
+  if (plan.device().family == DeviceFamily::kCpu) return {};
+  if (stream.pool != nullptr) return invalid("a CUDA plan needs a CUDA stream, not a thread pool");
+  return cuda::prepare(plan, stream.cuda);
+}
+
 Status run(const AttnPlan& plan, const AttnArgs& args, Stream stream) {
+  if (plan.device().family != DeviceFamily::kCpu) {
+    if (stream.pool != nullptr) return invalid("a CUDA plan needs a CUDA stream, not a thread pool");
+    return cuda::attention(plan, args, stream.cuda);
+  }
   if (stream.pool == nullptr) return invalid("a CPU plan needs a stream with a thread pool");
   return cpu::attention(plan.desc(), plan.limits(), plan.workspace(), args, *stream.pool);
 }

@@ -57,6 +57,57 @@ constexpr KernelRow cuda_convert(DeviceFamily family, std::string_view verified_
           GraphSupport::kAlways, verified_on, compiled_for};
 }
 
+// cuda/decode_splitkv. A tile of 16 tokens lies in one page, or in two of 8 tokens; with exact pages only in one.
+inline constexpr KvLimits kDecodeSplitkv16Bit{8, 256, 64, 64, 128, 64};
+inline constexpr KvLimits kDecodeSplitkvQuantised{16, 256, 64, 64, 128, 64};
+inline constexpr FeatureSet kDecodeSplitkv16BitFeatures{
+    AttnFeature::kWindow,   AttnFeature::kSoftCap,         AttnFeature::kSinks,
+    AttnFeature::kFullMask, AttnFeature::kPackedMask,      AttnFeature::kRagged,
+    AttnFeature::kLse,      AttnFeature::kContextParallel, AttnFeature::kInterleavedPlanes};
+inline constexpr FeatureSet kDecodeSplitkvE4m3Features =
+    kDecodeSplitkv16BitFeatures.with(FeatureSet{AttnFeature::kExactPages, AttnFeature::kConditioning});
+inline constexpr FeatureSet kOwnNvfp4Orders{AttnFeature::kPackedCodes, AttnFeature::kLaneScales};
+inline constexpr FeatureSet kDecodeSplitkvNvfp4Features =
+    kDecodeSplitkvE4m3Features.without(FeatureSet{AttnFeature::kInterleavedPlanes}).with(kOwnNvfp4Orders);
+
+constexpr KernelRow decode_splitkv_bf16(AttnOp op, DeviceFamily family, std::string_view verified_on,
+                                        std::string_view compiled_for) {
+  return {op,
+          family,
+          "cuda/decode_splitkv_bf16",
+          FormatSet{KvFormat::kBf16},
+          kDecodeSplitkv16Bit,
+          kDecodeSplitkv16BitFeatures,
+          GraphSupport::kAlways,
+          verified_on,
+          compiled_for};
+}
+constexpr KernelRow decode_splitkv_e4m3(AttnOp op, DeviceFamily family, std::string_view verified_on,
+                                        std::string_view compiled_for) {
+  return {op,
+          family,
+          "cuda/decode_splitkv_e4m3",
+          FormatSet{KvFormat::kE4m3},
+          kDecodeSplitkvQuantised,
+          kDecodeSplitkvE4m3Features,
+          GraphSupport::kAlways,
+          verified_on,
+          compiled_for};
+}
+constexpr KernelRow decode_splitkv_nvfp4(AttnOp op, DeviceFamily family, std::string_view verified_on,
+                                         std::string_view compiled_for) {
+  return {op,
+          family,
+          "cuda/decode_splitkv_nvfp4",
+          FormatSet{KvFormat::kNvfp4},
+          kDecodeSplitkvQuantised,
+          kDecodeSplitkvNvfp4Features,
+          GraphSupport::kAlways,
+          verified_on,
+          compiled_for,
+          kOwnNvfp4Orders};
+}
+
 /// The one table. A row is a promise: only kernels that are in the tree stand here, and `verified_on` names only
 /// places where the kernel tests have passed.
 inline constexpr KernelRow kKernelRows[] = {
@@ -80,6 +131,13 @@ inline constexpr KernelRow kKernelRows[] = {
     cuda_convert(DeviceFamily::kSm10x, "", "SM100"),
     cuda_convert(DeviceFamily::kSm11x, "", "SM110"),
     cuda_convert(DeviceFamily::kSm12x, "", "SM120"),
+    decode_splitkv_bf16(AttnOp::kDecode, DeviceFamily::kSm90, "", "SM90"),
+    decode_splitkv_e4m3(AttnOp::kDecode, DeviceFamily::kSm90, "", "SM90"),
+    decode_splitkv_nvfp4(AttnOp::kDecode, DeviceFamily::kSm90, "", "SM90"),
+    // A prompt is many row tiles here: right, but each reads the keys again.
+    decode_splitkv_bf16(AttnOp::kPrefill, DeviceFamily::kSm90, "", "SM90"),
+    decode_splitkv_e4m3(AttnOp::kPrefill, DeviceFamily::kSm90, "", "SM90"),
+    decode_splitkv_nvfp4(AttnOp::kPrefill, DeviceFamily::kSm90, "", "SM90"),
 };
 
 }  // namespace kvant::attn

@@ -205,6 +205,37 @@ TEST(SelectKernel, NamesWhatARowCannotDoWithout) {
   EXPECT_TRUE(select_kernel(AttnOp::kDecode, hopper, desc, table));
 }
 
+// What the CUDA kernels cannot do must be refused by their rows, in words.
+TEST(SelectKernel, CudaRowsRefuseByName) {
+  const KernelTable table{.rows = kernel_table().rows, .has_cuda = true};
+  const DeviceInfo hopper = *describe_compute_capability(90);
+  const auto own_nvfp4 = [](AttnDesc& desc) {
+    desc.layout.k_format = desc.layout.v_format = KvFormat::kNvfp4;
+    desc.layout.code_order = CodeOrder::kPacked;
+    desc.layout.scale_order = ScaleOrder::kLanes;
+  };
+  const auto refusal = [&](auto change) {
+    AttnDesc desc = plain();
+    change(desc);
+    const Result<const KernelRow*> row = select_kernel(AttnOp::kDecode, hopper, desc, table);
+    return row ? std::string("offered") : row.error().message();
+  };
+  EXPECT_EQ(refusal([](AttnDesc&) {}), "offered");
+  EXPECT_EQ(refusal(own_nvfp4), "offered");
+  EXPECT_THAT(refusal([](AttnDesc& d) { d.batch_invariant = true; }), HasSubstr("needed: batch invariance"));
+  EXPECT_THAT(refusal([](AttnDesc& d) { d.layout.k_format = d.layout.v_format = KvFormat::kE5m2; }),
+              HasSubstr("K format e5m2"));
+  EXPECT_THAT(refusal([](AttnDesc& d) { d.layout.v_format = KvFormat::kE4m3; }), HasSubstr("V format e4m3"));
+  EXPECT_THAT(refusal([](AttnDesc& d) { d.layout.head_dim_k = d.layout.head_dim_v = 96; }), HasSubstr("head_dim_k 96"));
+  EXPECT_THAT(refusal([](AttnDesc& d) { d.layout.k_format = d.layout.v_format = KvFormat::kNvfp4; }),
+              HasSubstr("a cache without packed code order, lane scale order"));
+  EXPECT_THAT(refusal([&](AttnDesc& d) {
+                own_nvfp4(d);
+                d.layout.page_size = 8;
+              }),
+              HasSubstr("page size 8"));
+}
+
 TEST(SelectKernel, GpuRowsCountOnlyInACudaBuild) {
   const DeviceInfo hopper = *describe_compute_capability(90);
   const KernelTable without_cuda{.rows = kFakeRows, .has_cuda = false};

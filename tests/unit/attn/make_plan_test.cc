@@ -37,6 +37,12 @@ TEST(MakePlan, NamesTheRouteAfterTheKernelTable) {
   EXPECT_THAT(made->route(), StartsWith(std::string((*row)->name) + "/"));
 }
 
+TEST(MakePlan, NeedsNoPreparationOnTheCpu) {
+  const Result<AttnPlan> made = plan(small());
+  ASSERT_TRUE(made);
+  EXPECT_EQ(prepare(*made, Stream{}), Status());
+}
+
 TEST(MakePlan, RefusesAGpuThatThisBuildHasNoKernelsFor) {
   if (kernel_table().has_cuda) GTEST_SKIP() << "a CUDA build";
   for (int32_t compute_capability : {80, 90, 100, 110, 121}) {

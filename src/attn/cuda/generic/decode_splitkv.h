@@ -26,6 +26,9 @@ struct PoolParams {
   PlaneStrides k, v;
 };
 
+/// Largest grid.
+inline constexpr int32_t kMaxDecodeBlocks = 4096;
+
 /// Everything a launch needs. Trivially copyable.
 struct DecodeParams {
   const void* q;              // [num_tokens, num_q_heads, head_dim_k]
@@ -45,15 +48,14 @@ struct DecodeParams {
   PoolParams base, exact;
   float* partial_out;     // [num_blocks, 2, kRows, head_dim_v]
   float2* partial_state;  // [num_blocks, 2, kRows] running maximum and sum
-  uint32_t* counters;     // [items], zero between launches
+  uint32_t* counters;     // [kMaxDecodeBlocks], zero between launches
   int32_t mask_row_words;
   int32_t num_requests;
   int32_t num_kv_heads;
-  int32_t group;          // query heads per KV head
-  int32_t max_row_tiles;  // row tiles of the longest query
-  int32_t page_shift;     // log2(page size)
-  int32_t scale_count;    // 1 or num_kv_heads
-  int32_t window;         // 0 = none
+  int32_t group;        // query heads per KV head
+  int32_t page_shift;   // log2(page size)
+  int32_t scale_count;  // 1 or num_kv_heads
+  int32_t window;       // 0 = none
   int32_t cp_rank, cp_size, cp_interleave;
   float softmax_scale;
   float soft_cap;

@@ -1,0 +1,323 @@
+// Decode and verify attention on a CUDA device against a plain read of the same bytes, as JSON on standard output:
+//   bench_attention_cuda --commit $(git rev-parse --short HEAD) --date 2026-11-29
+// Each time is the median of graph replays over disjoint sets of shuffled pages that together exceed the L2 cache.
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <numeric>
+#include <random>
+#include <string>
+#include <vector>
+
+#include <cuda_runtime_api.h>
+#include <fmt/format.h>
+
+#include "device_kernels.h"
+#include "kvant/attn/attention.h"
+
+namespace kvant::bench {
+namespace {
+
+using namespace kvant::attn;
+
+constexpr size_t kArenaBytes = size_t{40} << 30;
+constexpr size_t kPastL2 = size_t{600} << 20;
+
+void check(cudaError_t error, const char* call) {
+  if (error == cudaSuccess) return;
+  std::fprintf(stderr, "%s: %s\n", call, cudaGetErrorString(error));
+  std::exit(1);
+}
+template <class T>
+T check(Result<T> result) {
+  if (result) return *std::move(result);
+  std::fprintf(stderr, "%s\n", result.error().to_string().c_str());
+  std::exit(1);
+}
+void check(const Status& status) {
+  if (status.ok()) return;
+  std::fprintf(stderr, "%s\n", status.to_string().c_str());
+  std::exit(1);
+}
+
+/// Device memory that lives as long as one shape.
+class Buffers {
+ public:
+  ~Buffers() {
+    for (void* data : data_) check(cudaFree(data), "cudaFree");
+  }
+  void* bytes(size_t size) {
+    void* data = nullptr;
+    check(cudaMalloc(&data, std::max<size_t>(size, 16)), "cudaMalloc");
+    check(cudaMemset(data, 0, std::max<size_t>(size, 16)), "cudaMemset");
+    data_.push_back(data);
+    return data;
+  }
+  template <class T>
+  T* copy_of(const std::vector<T>& values) {
+    auto* data = static_cast<T*>(bytes(values.size() * sizeof(T)));
+    check(cudaMemcpy(data, values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice), "cudaMemcpy");
+    return data;
+  }
+
+ private:
+  std::vector<void*> data_;
+};
+
+struct Shape {
+  KvFormat format;
+  int32_t batch, context;
+  int32_t q_len = 1;
+  int32_t q_heads = 32, kv_heads = 8, head_dim = 128, page = 16;
+  bool mixed = false;  ///< Lengths from 2 % of the context to all of it.
+  bool edges = false;  ///< First page and last three pages exact.
+};
+
+struct Setting {
+  DeviceInfo device;
+  std::byte* arena = nullptr;
+  cudaStream_t stream = nullptr;
+  uint32_t* sink = nullptr;
+  float* mhz = nullptr;
+  std::string commit;
+};
+
+/// Median microseconds of one of `launches` launches, replayed as one graph.
+double time_graph(cudaStream_t stream, int launches, const std::function<void(int)>& launch) {
+  cudaGraph_t graph;
+  cudaGraphExec_t executable;
+  check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), "cudaStreamBeginCapture");
+  for (int i = 0; i < launches; ++i) launch(i);
+  check(cudaStreamEndCapture(stream, &graph), "cudaStreamEndCapture");
+  check(cudaGraphInstantiate(&executable, graph, 0), "cudaGraphInstantiate");
+  cudaEvent_t start, stop;
+  check(cudaEventCreate(&start), "cudaEventCreate");
+  check(cudaEventCreate(&stop), "cudaEventCreate");
+  std::vector<float> times;
+  for (int repeat = 0; repeat < 8; ++repeat) {
+    check(cudaEventRecord(start, stream), "cudaEventRecord");
+    check(cudaGraphLaunch(executable, stream), "cudaGraphLaunch");
+    check(cudaEventRecord(stop, stream), "cudaEventRecord");
+    check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
+    float ms = 0.0f;
+    check(cudaEventElapsedTime(&ms, start, stop), "cudaEventElapsedTime");
+    if (repeat > 0) times.push_back(ms * 1e3f / static_cast<float>(launches));
+  }
+  check(cudaEventDestroy(start), "cudaEventDestroy");
+  check(cudaEventDestroy(stop), "cudaEventDestroy");
+  check(cudaGraphExecDestroy(executable), "cudaGraphExecDestroy");
+  check(cudaGraphDestroy(graph), "cudaGraphDestroy");
+  std::sort(times.begin(), times.end());
+  return times[times.size() / 2];
+}
+
+AttnDesc desc_of(const Shape& shape) {
+  AttnDesc desc;
+  desc.num_q_heads = shape.q_heads;
+  desc.layout = {.k_format = shape.format,
+                 .v_format = shape.format,
+                 .head_dim_k = shape.head_dim,
+                 .head_dim_v = shape.head_dim,
+                 .num_kv_heads = shape.kv_heads,
+                 .page_size = shape.page,
+                 .order = TokenHeadOrder::kHnd};
+  if (shape.format == KvFormat::kNvfp4) {
+    desc.layout.code_order = CodeOrder::kPacked;
+    desc.layout.scale_order = ScaleOrder::kLanes;
+  }
+  desc.exact_pages = shape.edges;
+  desc.softmax_scale = 1.0f / std::sqrt(static_cast<float>(shape.head_dim));
+  desc.q_dtype = desc.out_dtype = DType::kBf16;
+  return desc;
+}
+
+std::vector<int32_t> lengths_of(const Shape& shape, std::mt19937& random) {
+  std::vector<int32_t> lengths(static_cast<size_t>(shape.batch), shape.context);
+  if (!shape.mixed) return lengths;
+  std::uniform_real_distribution<double> part(0.02, 1.0);
+  for (int32_t& length : lengths) length = static_cast<int32_t>(part(random) * shape.context);
+  return lengths;
+}
+
+/// Page tables of disjoint sets of pages.
+std::vector<const int32_t*> make_tables(const Shape& shape, const std::vector<int32_t>& lengths, int num_sets,
+                                        int64_t num_exact, std::mt19937& random, Buffers& buffers) {
+  const int32_t stride = (shape.context + shape.page - 1) / shape.page;
+  int64_t pages_of_a_set = 0;
+  for (const int32_t length : lengths) pages_of_a_set += (length + shape.page - 1) / shape.page;
+  std::vector<int32_t> ids(static_cast<size_t>(pages_of_a_set * num_sets));
+  std::iota(ids.begin(), ids.end(), 0);
+  std::shuffle(ids.begin(), ids.end(), random);
+  std::vector<const int32_t*> tables;
+  size_t next = 0;
+  int64_t next_exact = 0;
+  for (int set = 0; set < num_sets; ++set) {
+    std::vector<int32_t> table(static_cast<size_t>(shape.batch) * static_cast<size_t>(stride), kNoPage);
+    for (size_t r = 0; r < lengths.size(); ++r) {
+      const int32_t pages = (lengths[r] + shape.page - 1) / shape.page;
+      for (int32_t i = 0; i < pages; ++i) {
+        const bool exact = shape.edges && (i == 0 || i >= pages - 3);
+        const int32_t id = ids[next++];
+        table[r * static_cast<size_t>(stride) + static_cast<size_t>(i)] =
+            exact ? static_cast<int32_t>(next_exact++ % num_exact) | kExactPageBit : id;
+      }
+    }
+    tables.push_back(buffers.copy_of(table));
+  }
+  return tables;
+}
+
+float clock_of(const Setting& setting) {
+  float mhz = 0.0f;
+  launch_clock(setting.mhz, setting.stream);
+  check(cudaMemcpyAsync(&mhz, setting.mhz, sizeof(mhz), cudaMemcpyDeviceToHost, setting.stream), "cudaMemcpyAsync");
+  check(cudaStreamSynchronize(setting.stream), "cudaStreamSynchronize");
+  return mhz;
+}
+
+/// The row as JSON, or nothing where two sets do not fit the arena.
+std::string measure(const Setting& setting, const Shape& shape) {
+  std::mt19937 random(7);
+  Buffers buffers;
+  const AttnDesc desc = desc_of(shape);
+  const std::vector<int32_t> lengths = lengths_of(shape, random);
+  size_t kv_bytes = 0, pages = 0;
+  for (const int32_t length : lengths) {
+    kv_bytes += static_cast<size_t>(length) * static_cast<size_t>(desc.layout.bytes_per_token());
+    pages += static_cast<size_t>((length + shape.page - 1) / shape.page);
+  }
+  const auto page_bytes = static_cast<size_t>(desc.layout.page_bytes());
+  const auto exact_page_bytes = static_cast<size_t>(desc.layout.exact().page_bytes());
+  const size_t base_arena = kArenaBytes / 4 * 3;
+  const size_t set_bytes = pages * page_bytes;
+  const int num_sets = static_cast<int>(std::min<size_t>(32, std::max<size_t>(2, kPastL2 / set_bytes + 1)));
+  if (set_bytes * static_cast<size_t>(num_sets) > base_arena) return {};
+
+  AttnArgs args;
+  args.cache.layout = desc.layout;
+  args.cache.base = {setting.arena, static_cast<int64_t>(base_arena / page_bytes), static_cast<int64_t>(page_bytes)};
+  args.cache.exact = {setting.arena + base_arena, static_cast<int64_t>(kArenaBytes / 4 / exact_page_bytes),
+                      static_cast<int64_t>(exact_page_bytes)};
+  const std::vector<float> g{0.01f};
+  args.cache.scales = {buffers.copy_of(g), buffers.copy_of(g), 1};
+  const int32_t num_tokens = shape.batch * shape.q_len;
+  const size_t row_bytes = static_cast<size_t>(num_tokens) * static_cast<size_t>(shape.q_heads * shape.head_dim) * 2;
+  void* q = buffers.bytes(row_bytes);
+  launch_fill(static_cast<std::byte*>(q), row_bytes, setting.stream);
+  args.q = q;
+  args.out = buffers.bytes(row_bytes);
+  std::vector<int32_t> offsets;
+  for (int32_t r = 0; r <= shape.batch; ++r) offsets.push_back(r * shape.q_len);
+  args.q_offsets = buffers.copy_of(offsets);
+  args.kv_lens = buffers.copy_of(lengths);
+  args.page_table_stride = (shape.context + shape.page - 1) / shape.page;
+  args.num_requests = shape.batch;
+  args.num_tokens = num_tokens;
+  const auto tables = make_tables(shape, lengths, num_sets, args.cache.exact.num_pages, random, buffers);
+
+  const AttnLimits limits{.max_requests = shape.batch,
+                          .max_tokens = num_tokens,
+                          .max_query_len = shape.q_len,
+                          .max_pages_per_request = static_cast<int32_t>(args.page_table_stride)};
+  const size_t workspace = check(workspace_size(desc, limits, setting.device, 1));
+  const AttnPlan plan =
+      check(make_plan(desc, limits, setting.device, 1, Workspace{buffers.bytes(workspace), workspace}));
+  check(prepare(plan, Stream::on_cuda(setting.stream)));
+
+  const int wanted = std::clamp(static_cast<int>(2e10 / static_cast<double>(kv_bytes)), 1, 64);
+  const int launches = (wanted + num_sets - 1) / num_sets * num_sets;
+  const double us = time_graph(setting.stream, launches, [&](int i) {
+    AttnArgs step = args;
+    step.page_table = tables[static_cast<size_t>(i % num_sets)];
+    check(run(plan, step, Stream::on_cuda(setting.stream)));
+  });
+  const float mhz = clock_of(setting);
+  const size_t read_bytes = kv_bytes / 16 * 16;
+  const double read_us = time_graph(setting.stream, launches, [&](int i) {
+    launch_read(setting.arena + static_cast<size_t>(i % num_sets) * read_bytes, read_bytes, setting.sink,
+                4 * setting.device.num_multiprocessors, setting.stream);
+  });
+  return fmt::format(
+      R"({{"format": "{}", "q_heads": {}, "kv_heads": {}, "head_dim": {}, "q_len": {}, "batch": {}, "context": {}, )"
+      R"("page": {}, "layout": "{}", "mixed": {}, "edges": {}, "us": {:.2f}, "kv_bytes": {}, "read_us": {:.2f}, )"
+      R"("fraction_of_read": {:.3f}, "read_tb_s": {:.3f}, "tb_s": {:.3f}, "sm_mhz": {:.0f}, "route": "{}", "commit": "{}"}})",
+      to_string(shape.format), shape.q_heads, shape.kv_heads, shape.head_dim, shape.q_len, shape.batch, shape.context,
+      shape.page, desc.layout.to_string(), shape.mixed, shape.edges, us, kv_bytes, read_us, read_us / us,
+      static_cast<double>(read_bytes) / read_us * 1e-6, static_cast<double>(kv_bytes) / us * 1e-6, mhz, plan.route(),
+      setting.commit);
+}
+
+std::vector<Shape> suite() {
+  std::vector<Shape> shapes;
+  for (const KvFormat format : {KvFormat::kBf16, KvFormat::kE4m3, KvFormat::kNvfp4}) {
+    for (const auto& [batch, context] : std::vector<std::pair<int32_t, int32_t>>{{256, 4096},
+                                                                                 {64, 16384},
+                                                                                 {16, 32768},
+                                                                                 {256, 1024},
+                                                                                 {64, 4096},
+                                                                                 {16, 4096},
+                                                                                 {4, 4096},
+                                                                                 {1, 65536},
+                                                                                 {1, 4096},
+                                                                                 {1, 1024}})
+      shapes.push_back({.format = format, .batch = batch, .context = context});
+    for (const int32_t batch : {64, 256})
+      shapes.push_back({.format = format, .batch = batch, .context = 4096, .q_len = 4});
+    shapes.push_back({.format = format, .batch = 256, .context = 4096, .q_len = 8});
+    shapes.push_back({.format = format, .batch = 16, .context = 65536, .mixed = true});
+    shapes.push_back({.format = format, .batch = 64, .context = 4096, .q_heads = 64});
+    shapes.push_back({.format = format, .batch = 64, .context = 4096, .q_heads = 40});
+    if (format != KvFormat::kBf16) shapes.push_back({.format = format, .batch = 64, .context = 4096, .edges = true});
+  }
+  return shapes;
+}
+
+int main_with(const std::string& commit, const std::string& date) {
+  const std::vector<DeviceInfo> devices = cuda_devices();
+  if (devices.empty()) {
+    std::fprintf(stderr, "no CUDA device\n");
+    return 1;
+  }
+  Buffers buffers;
+  Setting setting{.device = devices.front(), .commit = commit};
+  setting.arena = static_cast<std::byte*>(buffers.bytes(kArenaBytes));
+  setting.sink = static_cast<uint32_t*>(buffers.bytes(4));
+  setting.mhz = static_cast<float*>(buffers.bytes(4));
+  check(cudaStreamCreate(&setting.stream), "cudaStreamCreate");
+  launch_fill(setting.arena, kArenaBytes, setting.stream);
+  check(cudaStreamSynchronize(setting.stream), "fill");
+  int driver = 0, runtime = 0;
+  check(cudaDriverGetVersion(&driver), "cudaDriverGetVersion");
+  check(cudaRuntimeGetVersion(&runtime), "cudaRuntimeGetVersion");
+  fmt::print(
+      "{{\"device\": \"{}\", \"date\": \"{}\", \"commit\": \"{}\", \"cuda_driver\": {}, \"cuda_runtime\": {}, "
+      "\"rows\": [\n",
+      setting.device.name, date, commit, driver, runtime);
+  bool first = true;
+  for (const Shape& shape : suite()) {
+    const std::string row = measure(setting, shape);
+    if (row.empty()) continue;
+    fmt::print("{}{}", first ? "" : ",\n", row);
+    std::fflush(stdout);
+    first = false;
+  }
+  fmt::print("\n]}}\n");
+  check(cudaStreamDestroy(setting.stream), "cudaStreamDestroy");
+  return 0;
+}
+
+}  // namespace
+}  // namespace kvant::bench
+
+int main(int argc, char** argv) {
+  std::string commit = "unknown", date = "unknown";
+  for (int i = 1; i + 1 < argc; i += 2) {
+    const std::string option = argv[i];
+    if (option == "--commit") commit = argv[i + 1];
+    if (option == "--date") date = argv[i + 1];
+  }
+  return kvant::bench::main_with(commit, date);
+}

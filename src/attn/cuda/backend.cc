@@ -1,0 +1,227 @@
+#include "attn/cuda/backend.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+
+#include <fmt/format.h>
+
+#include "attn/common/host_args.h"
+#include "attn/cuda/common/cuda_status.h"
+#include "attn/cuda/generic/decode_splitkv.h"
+
+namespace kvant::attn::cuda {
+namespace {
+
+constexpr size_t kAlignment = 256;
+/// Each block sums all requests' work in shared memory.
+constexpr int32_t kMaxRequests = 4096;
+
+size_t aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+/// How the workspace is cut: counters first, at the same place for every plan, since they outlive a run.
+struct WorkspaceCut {
+  size_t partial_out = 0, partial_state = 0, bytes = 0;  // Offsets.
+};
+
+WorkspaceCut cut_workspace(const DecodeInstance& instance, int32_t num_blocks) {
+  const size_t rows = size_t{2} * static_cast<size_t>(num_blocks) * 8 * static_cast<size_t>(instance.row_tiles);
+  WorkspaceCut cut;
+  cut.partial_out = aligned(kMaxDecodeBlocks * sizeof(uint32_t));
+  cut.partial_state = cut.partial_out + aligned(rows * static_cast<size_t>(instance.head_dim) * sizeof(float));
+  cut.bytes = cut.partial_state + aligned(rows * sizeof(float2));
+  return cut;
+}
+
+/// Eight rows a tile: two tiles pay as soon as one is not enough.
+int32_t row_tiles(const AttnDesc& desc, const AttnLimits& limits) {
+  const int64_t rows = int64_t{limits.max_query_len} * (desc.num_q_heads / desc.layout.num_kv_heads);
+  return rows <= 8 ? 1 : 2;
+}
+
+Result<int32_t> find_instance(const AttnDesc& desc, const AttnLimits& limits) {
+  const auto instances = decode_splitkv_instances();
+  for (size_t i = 0; i < instances.size(); ++i) {
+    const DecodeInstance& instance = instances[i];
+    if (instance.format == desc.layout.k_format && instance.head_dim == desc.layout.head_dim_k &&
+        instance.row_tiles == row_tiles(desc, limits) && instance.exact_pages == desc.exact_pages)
+      return static_cast<int32_t>(i);
+  }
+  return failure(StatusCode::kInternal, fmt::format("the kernel table offers {} with {} row tiles, which is not built",
+                                                    desc.layout.to_string(), row_tiles(desc, limits)));
+}
+
+Status check_device(const DeviceInfo& device) {
+  int index = 0, major = 0, minor = 0;
+  KVANT_RETURN_IF_ERROR(cuda_status(cudaGetDevice(&index), "cudaGetDevice"));
+  KVANT_RETURN_IF_ERROR(
+      cuda_status(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, index), "cudaDeviceGetAttribute"));
+  KVANT_RETURN_IF_ERROR(
+      cuda_status(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, index), "cudaDeviceGetAttribute"));
+  if (10 * major + minor == device.compute_capability) return {};
+  return {StatusCode::kInvalidArgument,
+          fmt::format("the plan is for {} (compute capability {}) but the thread's current device {} has {}.{}; call "
+                      "cudaSetDevice first",
+                      device.name, device.compute_capability, index, major, minor)};
+}
+
+/// Raises the kernel's shared-memory limit and counts the blocks that the device holds at once.
+Result<int32_t> count_blocks(const KernelImage& image, int32_t shared_bytes, const DeviceInfo& device) {
+  if (shared_bytes > device.shared_memory_per_block) {
+    return failure(StatusCode::kUnsupported,
+                   fmt::format("the kernel needs {} bytes of shared memory per block and {} offers {}; fewer requests "
+                               "per run need less",
+                               shared_bytes, device.name, device.shared_memory_per_block));
+  }
+  KVANT_FAIL_IF_ERROR(
+      cuda_status(cudaFuncSetAttribute(image.function, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes),
+                  "cudaFuncSetAttribute"));
+  int per_multiprocessor = 0;
+  KVANT_FAIL_IF_ERROR(
+      cuda_status(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_multiprocessor, image.function, image.threads,
+                                                                static_cast<size_t>(shared_bytes)),
+                  "cudaOccupancyMaxActiveBlocksPerMultiprocessor"));
+  if (per_multiprocessor < 1)
+    return failure(StatusCode::kUnsupported, fmt::format("no block of the kernel fits {}", device.name));
+  return std::min(per_multiprocessor * device.num_multiprocessors, kMaxDecodeBlocks);
+}
+
+PlaneStrides plane_strides(const KvLayout& layout, bool value) {
+  const auto row = [&](int32_t head, int32_t token) {
+    return static_cast<int32_t>(value ? layout.v_row(head, token) : layout.k_row(head, token));
+  };
+  const auto scale = [&](int32_t head, int32_t token) {
+    return static_cast<int32_t>(value ? layout.v_scale(head, token, 0) : layout.k_scale(head, token, 0));
+  };
+  PlaneStrides strides{};
+  strides.data = row(0, 0);
+  strides.scale = scale(0, 0);
+  strides.data_token = row(0, 1) - strides.data;
+  if (layout.num_kv_heads > 1) {
+    strides.data_head = row(1, 0) - strides.data;
+    strides.scale_head = scale(1, 0) - strides.scale;
+  }
+  if (layout.page_size > 16) strides.scale_tile = scale(0, 16) - strides.scale;
+  return strides;
+}
+
+PoolParams pool_params(const KvPool& pool, const KvLayout& layout) {
+  return {.pages = reinterpret_cast<const uint8_t*>(pool.data),
+          .page_stride = static_cast<uint32_t>(pool.page_stride),
+          .k = plane_strides(layout, false),
+          .v = plane_strides(layout, true)};
+}
+
+DecodeParams batch_params(const AttnDesc& desc, const AttnArgs& args) {
+  DecodeParams params{};
+  params.q = args.q;
+  params.out = args.out;
+  params.lse = args.lse;
+  params.q_offsets = args.q_offsets;
+  params.kv_lens = args.kv_lens;
+  params.page_table = args.page_table;
+  params.page_table_stride = args.page_table_stride;
+  params.sinks = desc.sinks ? args.sinks : nullptr;
+  params.mask = args.mask;
+  params.mask_row_words = args.mask_row_words;
+  params.positions = args.positions;
+  params.num_requests = args.num_requests;
+  return params;
+}
+
+void add_cache(DecodeParams& params, const AttnDesc& desc, const KvCacheView& cache) {
+  const bool quantised = info(desc.layout.k_format).quantised;
+  params.k_scales = quantised ? cache.scales.k : nullptr;
+  params.v_scales = quantised ? cache.scales.v : nullptr;
+  params.scale_count = cache.scales.count;
+  params.mu = desc.conditioning == KeyConditioning::kNone ? nullptr : cache.conditioner.mu;
+  params.z = desc.conditioning == KeyConditioning::kFull ? cache.conditioner.z : nullptr;
+  params.base = pool_params(cache.base, desc.layout);
+  if (desc.exact_pages) params.exact = pool_params(cache.exact, desc.layout.exact());
+}
+
+void add_desc(DecodeParams& params, const AttnDesc& desc) {
+  params.num_kv_heads = desc.layout.num_kv_heads;
+  params.group = desc.num_q_heads / desc.layout.num_kv_heads;
+  params.page_shift = std::countr_zero(static_cast<uint32_t>(desc.layout.page_size));
+  params.window = desc.window;
+  params.cp_rank = desc.context_parallel.rank;
+  params.cp_size = desc.context_parallel.size;
+  params.cp_interleave = desc.context_parallel.interleave;
+  params.softmax_scale = desc.softmax_scale;
+  params.soft_cap = desc.soft_cap;
+  params.q_dtype = desc.q_dtype;
+  params.out_dtype = desc.out_dtype;
+  params.draft_mask = desc.draft_mask;
+}
+
+Status check_alignment(std::string_view what, const void* pointer, int64_t stride) {
+  if (reinterpret_cast<uintptr_t>(pointer) % 16 == 0 && stride % 16 == 0) return {};
+  return {StatusCode::kInvalidArgument,
+          fmt::format("{}: address and stride ({} bytes) must be multiples of 16", what, stride)};
+}
+
+Status check_memory(const AttnDesc& desc, const AttnArgs& args) {
+  KVANT_RETURN_IF_ERROR(check_alignment("q", args.q, 0));
+  KVANT_RETURN_IF_ERROR(check_alignment("base pages", args.cache.base.data, args.cache.base.page_stride));
+  if (desc.exact_pages)
+    KVANT_RETURN_IF_ERROR(check_alignment("exact pages", args.cache.exact.data, args.cache.exact.page_stride));
+  return {};
+}
+
+std::byte* workspace_base(const AttnPlan& plan) {
+  return reinterpret_cast<std::byte*>(aligned(reinterpret_cast<size_t>(plan.workspace().data)));
+}
+
+}  // namespace
+
+Result<AttentionRoute> attention_route(const AttnDesc& desc, const AttnLimits& limits, const DeviceInfo& device) {
+  if (limits.max_requests > kMaxRequests) {
+    return failure(StatusCode::kUnsupported,
+                   fmt::format("needed: {} requests in a run; offered on CUDA: up to {}; split the batch",
+                               limits.max_requests, kMaxRequests));
+  }
+  KVANT_FAIL_IF_ERROR(check_device(device));
+  KVANT_ASSIGN_OR_FAIL(const int32_t index, find_instance(desc, limits));
+  const DecodeInstance& instance = decode_splitkv_instances()[static_cast<size_t>(index)];
+  const KernelImage image = instance.image();
+  const int32_t shared_bytes = image.shared_bytes + decode_prefix_bytes(limits.max_requests);
+  KVANT_ASSIGN_OR_FAIL(const int32_t num_blocks, count_blocks(image, shared_bytes, device));
+  AttentionRoute route;
+  route.launch = {.kernel = index, .num_blocks = num_blocks, .shared_bytes = shared_bytes};
+  route.workspace_bytes = cut_workspace(instance, num_blocks).bytes + kAlignment;
+  route.name = fmt::format("{}_d{}_r{}{}", to_string(instance.format), instance.head_dim, instance.row_tiles,
+                           instance.exact_pages ? "_exact" : "");
+  return route;
+}
+
+Status prepare(const AttnPlan& plan, void* stream) {
+  return cuda_status(
+      cudaMemsetAsync(workspace_base(plan), 0, kMaxDecodeBlocks * sizeof(uint32_t), static_cast<cudaStream_t>(stream)),
+      "cudaMemsetAsync of the workspace's counters");
+}
+
+Status attention(const AttnPlan& plan, const AttnArgs& args, void* stream) {
+  const AttnDesc& desc = plan.desc();
+  KVANT_RETURN_IF_ERROR(check_host_args(desc, plan.limits(), args));
+  if (args.num_tokens == 0) return {};
+  KVANT_RETURN_IF_ERROR(check_memory(desc, args));
+  const AttnLaunch& launch = plan.launch();
+  const DecodeInstance& instance = decode_splitkv_instances()[static_cast<size_t>(launch.kernel)];
+  const KernelImage image = instance.image();
+  const WorkspaceCut cut = cut_workspace(instance, launch.num_blocks);
+  std::byte* base = workspace_base(plan);
+  DecodeParams params = batch_params(desc, args);
+  add_desc(params, desc);
+  add_cache(params, desc, args.cache);
+  params.counters = reinterpret_cast<uint32_t*>(base);
+  params.partial_out = reinterpret_cast<float*>(base + cut.partial_out);
+  params.partial_state = reinterpret_cast<float2*>(base + cut.partial_state);
+  void* arguments[] = {&params};
+  return cuda_status(cudaLaunchKernel(image.function, dim3(static_cast<unsigned>(launch.num_blocks)),
+                                      dim3(static_cast<unsigned>(image.threads)), arguments,
+                                      static_cast<size_t>(launch.shared_bytes), static_cast<cudaStream_t>(stream)),
+                     fmt::format("launch of {}", plan.route()));
+}
+
+}  // namespace kvant::attn::cuda

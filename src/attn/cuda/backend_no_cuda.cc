@@ -1,0 +1,21 @@
+#include <fmt/format.h>
+
+#include "attn/cuda/backend.h"
+
+namespace kvant::attn::cuda {
+namespace {
+
+Status unsupported(std::string_view call) {
+  return {StatusCode::kUnsupported,
+          fmt::format("{} on a CUDA stream needs a build with CUDA; this build offers the CPU (Stream::on_cpu)", call)};
+}
+
+}  // namespace
+
+Result<AttentionRoute> attention_route(const AttnDesc&, const AttnLimits&, const DeviceInfo&) {
+  return failure(unsupported("attention"));
+}
+Status prepare(const AttnPlan&, void*) { return unsupported("prepare"); }
+Status attention(const AttnPlan&, const AttnArgs&, void*) { return unsupported("attention"); }
+
+}  // namespace kvant::attn::cuda

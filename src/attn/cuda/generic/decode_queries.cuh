@@ -1,0 +1,190 @@
+#pragma once
+
+// Query rows as MMA operands. Row r of an item is query token r / group, head r % group of the KV head.
+
+#include <cstdint>
+
+#include "attn/cuda/generic/decode_work.cuh"
+
+namespace kvant::attn::cuda {
+
+namespace detail {
+
+/// Four adjacent elements.
+__device__ __forceinline__ float4 load_q(const void* q, DType dtype, int64_t index) {
+  if (dtype == DType::kF32) return *reinterpret_cast<const float4*>(static_cast<const float*>(q) + index);
+  const uint2 raw = *reinterpret_cast<const uint2*>(static_cast<const uint16_t*>(q) + index);
+  if (dtype == DType::kBf16) {
+    return make_float4(__uint_as_float(raw.x << 16), __uint_as_float(raw.x & 0xffff0000u), __uint_as_float(raw.y << 16),
+                       __uint_as_float(raw.y & 0xffff0000u));
+  }
+  const float2 low = __half22float2(*reinterpret_cast<const __half2*>(&raw.x));
+  const float2 high = __half22float2(*reinterpret_cast<const __half2*>(&raw.y));
+  return make_float4(low.x, low.y, high.x, high.y);
+}
+
+}  // namespace detail
+
+/// Loads, conditions and packs the rows of an item.
+template <class Traits>
+class DecodeQueries : protected DecodeWork<Traits> {
+ protected:
+  using Base = DecodeWork<Traits>;
+  using KCodec = typename Traits::KCodec;
+  using VCodec = typename Traits::VCodec;
+  static constexpr int kHeadDim = Traits::kHeadDim;
+  static constexpr int kRowTiles = Traits::kRowTiles;
+  static constexpr int kRows = Traits::kRows;
+  static constexpr int kSteps = Traits::kSteps;
+  static constexpr int kTiles = Traits::kTiles;
+  static constexpr int kLaneDims = KTile<typename Traits::KCodec, Traits::kHeadDim>::kLaneDims;
+  using Base::acc_;
+  using Base::Base;
+  using Base::base_factor_;
+  using Base::bias_;
+  using Base::cap_log2_;
+  using Base::exact_factor_;
+  using Base::g_;
+  using Base::limit_;
+  using Base::p_;
+  using Base::q_;
+  using Base::sum_;
+  using Base::t_;
+  using Base::v_factor_;
+
+  __device__ int64_t q_row_index(const detail::Segment& s, int32_t row) const {
+    const int32_t num_q_heads = p_.num_kv_heads * p_.group;
+    return (static_cast<int64_t>(s.q_begin) + row / p_.group) * num_q_heads + s.head * p_.group + row % p_.group;
+  }
+  __device__ int32_t num_rows(const detail::Segment& s) const { return s.q_len * p_.group - s.row_tile * kRows; }
+
+  /// Loads, conditions and packs the rows of each row tile, and leaves the factors of rows 2t and 2t + 1 in the lane.
+  __device__ __forceinline__ void load_queries(const detail::Segment& s) {
+    cap_log2_ = p_.soft_cap * detail::kLog2e;
+    const float v_scale = p_.v_scales == nullptr ? 1.0f : p_.v_scales[p_.scale_count == 1 ? 0 : s.head];
+    v_factor_ = v_scale * static_cast<float>(1 << VCodec::kShift);
+#pragma unroll
+    for (int n = 0; n < kRowTiles; ++n) {
+      float x[4 * kSteps];
+      load_row(s, s.row_tile * kRows + 8 * n + g_, x);
+      const float bias = condition_row(s, x);
+      const float exponent = normalise_row(x);
+#pragma unroll
+      for (int step = 0; step < kSteps; ++step) {
+        q_[n][step][0] = pack(x[4 * step], x[4 * step + 1]);
+        q_[n][step][1] = pack(x[4 * step + 2], x[4 * step + 3]);
+      }
+      start_rows(s, n, exponent, bias);
+    }
+  }
+
+  __device__ __forceinline__ void load_row(const detail::Segment& s, int32_t row, float (&x)[4 * kSteps]) const {
+    const bool valid = row < s.q_len * p_.group;
+    const int64_t first = valid ? q_row_index(s, row) * kHeadDim : 0;
+#pragma unroll
+    for (int i = 0; i < 4 * kSteps; i += 4) {
+      const float4 four = valid ? detail::load_q(p_.q, p_.q_dtype, first + channel(i)) : make_float4(0, 0, 0, 0);
+      x[i] = four.x, x[i + 1] = four.y, x[i + 2] = four.z, x[i + 3] = four.w;
+    }
+  }
+
+  /// Balances and rotates the row; returns its product with the keys' mean.
+  __device__ __forceinline__ float condition_row(const detail::Segment& s, float (&x)[4 * kSteps]) const {
+    float bias = 0.0f;
+    if (p_.mu != nullptr) {
+#pragma unroll
+      for (int i = 0; i < 4 * kSteps; ++i) bias += x[i] * p_.mu[s.head * kHeadDim + channel(i)];
+      bias += __shfl_xor_sync(0xffffffffu, bias, 1);
+      bias += __shfl_xor_sync(0xffffffffu, bias, 2);
+    }
+    if (p_.z != nullptr) {
+#pragma unroll
+      for (int i = 0; i < 4 * kSteps; ++i) x[i] *= p_.z[s.head * kHeadDim + channel(i)];
+      hadamard(x);
+    }
+    return bias;
+  }
+
+  /// A power of two brings the row into [1, 2), so that f16 loses nothing to its range; returns that power.
+  __device__ __forceinline__ static float normalise_row(float (&x)[4 * kSteps]) {
+    if constexpr (Traits::kBf16Math) {
+      return 1.0f;
+    } else {
+      float amax = 0.0f;
+#pragma unroll
+      for (int i = 0; i < 4 * kSteps; ++i) amax = fmaxf(amax, fabsf(x[i]));
+      amax = fmaxf(amax, __shfl_xor_sync(0xffffffffu, amax, 1));
+      amax = fmaxf(amax, __shfl_xor_sync(0xffffffffu, amax, 2));
+      const uint32_t bits = __float_as_uint(amax) & 0x7f800000u;
+      const float exponent = amax > 0.0f && bits < 0x7f800000u ? __uint_as_float(max(bits, 0x00800000u)) : 1.0f;
+      const float inverse = __uint_as_float(0x7f000000u - __float_as_uint(exponent));
+#pragma unroll
+      for (int i = 0; i < 4 * kSteps; ++i) x[i] *= inverse;
+      return exponent;
+    }
+  }
+
+  /// Factors and empty accumulators of rows 2t and 2t + 1 of row tile n.
+  __device__ __forceinline__ void start_rows(const detail::Segment& s, int n, float exponent, float bias) {
+    const float kappa = p_.k_scales == nullptr ? 1.0f : p_.k_scales[p_.scale_count == 1 ? 0 : s.head];
+    // Scores are kept in units of the exponent of 2, or of the cap until it has been applied.
+    const float unit = p_.softmax_scale * (p_.soft_cap > 0.0f ? 1.0f / p_.soft_cap : detail::kLog2e);
+#pragma unroll
+    for (int c = 0; c < 2; ++c) {
+      const float row_exponent = __shfl_sync(0xffffffffu, exponent, 4 * (2 * t_ + c));
+      const float row_bias = __shfl_sync(0xffffffffu, bias, 4 * (2 * t_ + c));
+      exact_factor_[n][c] = unit * row_exponent;
+      base_factor_[n][c] = unit * row_exponent * kappa * static_cast<float>(1 << KCodec::kShift);
+      bias_[n][c] = unit * row_bias;
+      limit_[n][c] = detail::kNoScore;
+      sum_[n][c] = 0.0f;
+    }
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i)
+#pragma unroll
+      for (int c = 0; c < 4; ++c) acc_[n][i][c] = 0.0f;
+  }
+
+  /// Channel of value i that this lane holds of a row: the order in which KTile hands out K.
+  __device__ __forceinline__ int channel(int i) const {
+    return i / kLaneDims * (4 * kLaneDims) + kLaneDims * t_ + i % kLaneDims;
+  }
+
+  /// Hadamard rotation of a row spread over the four lanes of a quad.
+  __device__ __forceinline__ void hadamard(float (&x)[4 * kSteps]) const {
+#pragma unroll
+    for (int h = 1; h < kLaneDims; h *= 2) butterfly(x, h);
+#pragma unroll
+    for (int d = 1; d <= 2; d *= 2) {
+      const float sign = (t_ & d) != 0 ? -1.0f : 1.0f;
+#pragma unroll
+      for (int i = 0; i < 4 * kSteps; ++i) x[i] = fmaf(sign, x[i], __shfl_xor_sync(0xffffffffu, x[i], d));
+    }
+#pragma unroll
+    for (int h = kLaneDims; h < 4 * kSteps; h *= 2) butterfly(x, h);
+    const float factor = rsqrtf(static_cast<float>(kHeadDim));
+#pragma unroll
+    for (int i = 0; i < 4 * kSteps; ++i) x[i] *= factor;
+  }
+  __device__ __forceinline__ static void butterfly(float (&x)[4 * kSteps], int h) {
+#pragma unroll
+    for (int i = 0; i < 4 * kSteps; ++i) {
+      if ((i & h) != 0) continue;
+      const float a = x[i], b = x[i + h];
+      x[i] = a + b;
+      x[i + h] = a - b;
+    }
+  }
+
+  __device__ __forceinline__ static uint32_t pack(float low, float high) {
+    return Traits::kBf16Math ? pack_bf16(low, high) : pack_f16(low, high);
+  }
+  __device__ __forceinline__ static void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+    if constexpr (Traits::kBf16Math)
+      mma_bf16(d, a, b0, b1);
+    else
+      mma_f16(d, a, b0, b1);
+  }
+};
+
+}  // namespace kvant::attn::cuda

@@ -1,0 +1,193 @@
+#pragma once
+
+// What a block works on: every block scans the lengths and finds its share by itself.
+
+#include <cstdint>
+
+#include "attn/cuda/common/codecs.cuh"
+#include "attn/cuda/common/ptx.cuh"
+#include "attn/cuda/generic/decode_splitkv.h"
+
+namespace kvant::attn::cuda {
+
+namespace detail {
+
+/// One (request, KV head, row tile) and the part of its keys that a block works on.
+struct Segment {
+  int32_t request, head, row_tile;
+  int32_t q_begin, q_len, kv_len;  ///< kv_len counts this rank's keys.
+  int32_t global_len;
+  int32_t tile_begin, tile_end;
+  int32_t first_page;            ///< Pages before it are outside the window and may be anything.
+  int32_t full_begin, full_end;  ///< Tiles whose keys every row sees.
+};
+
+inline constexpr float kLog2e = 1.44269504088896340736f;
+inline constexpr float kLn2 = 0.69314718055994530942f;
+/// Scores may exceed the running reference by this much (a factor 2^8) before it moves: P stays within f16.
+inline constexpr float kRescaleSlack = 8.0f;
+/// Stands for "no score yet": below every real score, and finite, so that differences of it are numbers.
+inline constexpr float kNoScore = -1e30f;
+
+__device__ __forceinline__ void store_out(void* out, DType dtype, int64_t index, float value) {
+  switch (dtype) {
+    case DType::kF32: static_cast<float*>(out)[index] = value; return;
+    case DType::kF16: static_cast<__half*>(out)[index] = __float2half_rn(value); return;
+    case DType::kBf16: static_cast<__nv_bfloat16*>(out)[index] = __float2bfloat16_rn(value); return;
+  }
+}
+
+/// Keys of a request that a context-parallel rank holds: keys j with (j / interleave) % size == rank.
+__device__ __forceinline__ int32_t local_length(int32_t length, int32_t rank, int32_t size, int32_t interleave) {
+  if (size == 1) return length;
+  const int32_t cycle = size * interleave;
+  const int32_t rest = length - length / cycle * cycle - rank * interleave;
+  return length / cycle * interleave + min(max(rest, 0), interleave);
+}
+__device__ __forceinline__ int32_t global_position(int32_t local, int32_t rank, int32_t size, int32_t interleave) {
+  if (size == 1) return local;
+  return (local / interleave * size + rank) * interleave + local % interleave;
+}
+
+}  // namespace detail
+
+/// What every part of a block's work sees: parameters, shared memory, the thread's place and the rows in registers.
+template <class Traits>
+class DecodeContext {
+ public:
+  using SharedStorage = typename Traits::SharedStorage;
+
+  __device__ DecodeContext(const DecodeParams& params, SharedStorage& shared, int32_t* prefix)
+      : p_(params),
+        shared_(shared),
+        prefix_(prefix),
+        warp_(threadIdx.x / 32),
+        lane_(threadIdx.x % 32),
+        g_(lane_ / 4),
+        t_(lane_ % 4),
+        stages_(opaque(shared_address(shared.stages[threadIdx.x / 32]))) {}
+
+ protected:
+  static constexpr int kRowTiles = Traits::kRowTiles;
+
+  const DecodeParams& p_;
+  SharedStorage& shared_;
+  int32_t* prefix_;  ///< [num_requests + 1] work units before each request
+  const int32_t warp_, lane_, g_, t_;
+  const uint32_t stages_;  ///< Shared-memory address of this warp's ring.
+  float v_factor_ = 1.0f;
+  float cap_log2_ = 0.0f;
+  uint32_t q_[kRowTiles][Traits::kSteps][2];
+  float acc_[kRowTiles][Traits::kTiles][4];
+  float base_factor_[kRowTiles][2], exact_factor_[kRowTiles][2], bias_[kRowTiles][2];
+  float limit_[kRowTiles][2];  ///< Reference maximum plus slack.
+  float sum_[kRowTiles][2];
+};
+
+/// Work of a request: tiles of 16 keys that any of its rows may see, times KV heads and row tiles.
+template <class Traits>
+class DecodeWork : protected DecodeContext<Traits> {
+ protected:
+  using Base = DecodeContext<Traits>;
+  static constexpr int kHeadDim = Traits::kHeadDim;
+  static constexpr int kRows = Traits::kRows;
+  using Base::Base;
+  using Base::lane_;
+  using Base::p_;
+  using Base::prefix_;
+  using Base::shared_;
+  using Base::warp_;
+
+  struct Extent {
+    int32_t q_begin, q_len, global_len, kv_len, row_tiles, first_key, tile_begin, tile_end;
+    __device__ int32_t tiles() const { return tile_end - tile_begin; }
+  };
+
+  __device__ Extent extent(int32_t request) const {
+    Extent e;
+    e.q_begin = p_.q_offsets[request];
+    e.q_len = p_.q_offsets[request + 1] - e.q_begin;
+    e.global_len = e.q_len > 0 ? p_.kv_lens[request] : 0;
+    e.kv_len = detail::local_length(e.global_len, p_.cp_rank, p_.cp_size, p_.cp_interleave);
+    e.row_tiles = (e.q_len * p_.group + kRows - 1) / kRows;
+    const int32_t oldest = p_.window > 0 ? max(e.global_len - e.q_len - p_.window + 1, 0) : 0;
+    e.first_key = detail::local_length(oldest, p_.cp_rank, p_.cp_size, p_.cp_interleave);
+    e.tile_begin = e.first_key / Traits::kTileTokens;
+    e.tile_end = (e.kv_len + Traits::kTileTokens - 1) / Traits::kTileTokens;
+    return e;
+  }
+
+  /// prefix_[r] = work units before request r, for one block: every block computes the same.
+  __device__ void scan_lengths() {
+    const int32_t per_thread = (p_.num_requests + Traits::kThreads - 1) / Traits::kThreads;
+    const int32_t first = threadIdx.x * per_thread;
+    const int32_t last = min(first + per_thread, p_.num_requests);
+    int32_t sum = 0;
+    for (int32_t r = first; r < last; ++r) {
+      const Extent e = extent(r);
+      const int32_t work = max(e.tiles(), 0) * e.row_tiles * p_.num_kv_heads;
+      prefix_[r + 1] = work;
+      sum += work;
+    }
+    int32_t inclusive = sum;
+#pragma unroll
+    for (int32_t delta = 1; delta < 32; delta *= 2) {
+      const int32_t other = __shfl_up_sync(0xffffffffu, inclusive, delta);
+      if (lane_ >= delta) inclusive += other;
+    }
+    if (lane_ == 31) shared_.scan[warp_] = inclusive;
+    __syncthreads();
+    int32_t running = inclusive - sum;
+    for (int32_t w = 0; w < warp_; ++w) running += shared_.scan[w];
+    for (int32_t r = first; r < last; ++r) {
+      running += prefix_[r + 1];
+      prefix_[r + 1] = running;
+    }
+    if (threadIdx.x == 0) prefix_[0] = 0;
+    __syncthreads();
+  }
+
+  __device__ detail::Segment find_segment(int32_t position, int32_t end) const {
+    int32_t low = 0, high = p_.num_requests;
+    while (high - low > 1) {
+      const int32_t middle = (low + high) / 2;
+      (prefix_[middle] <= position ? low : high) = middle;
+    }
+    // Requests without work share their neighbour's prefix; the last of equals is the one with work.
+    const Extent e = extent(low);
+    const int32_t offset = position - prefix_[low];
+    const int32_t item = offset / e.tiles();
+    detail::Segment s;
+    s.request = low;
+    s.head = item / e.row_tiles;
+    s.row_tile = item % e.row_tiles;
+    s.q_begin = e.q_begin, s.q_len = e.q_len, s.kv_len = e.kv_len, s.global_len = e.global_len;
+    s.first_page = e.first_key >> p_.page_shift;
+    s.tile_begin = e.tile_begin + offset % e.tiles();
+    s.tile_end = min(e.tile_end, s.tile_begin + (end - position));
+    // Before the draft block, and inside the window of the newest row (tree rows lie within the block).
+    const int32_t seen = detail::local_length(e.global_len - e.q_len, p_.cp_rank, p_.cp_size, p_.cp_interleave);
+    const int32_t gone = p_.window == 0 ? 0
+                                        : detail::local_length(max(e.global_len - p_.window, 0), p_.cp_rank, p_.cp_size,
+                                                               p_.cp_interleave);
+    s.full_begin = (gone + Traits::kTileTokens - 1) / Traits::kTileTokens;
+    s.full_end = seen / Traits::kTileTokens;
+    return s;
+  }
+
+  /// Rows that see no key have no work units: blocks write them together, before the real work.
+  __device__ void write_empty_rows() {
+    const int32_t num_q_heads = p_.num_kv_heads * p_.group;
+    for (int32_t r = blockIdx.x; r < p_.num_requests; r += gridDim.x) {
+      if (prefix_[r + 1] != prefix_[r]) continue;
+      const int32_t begin = p_.q_offsets[r], count = p_.q_offsets[r + 1] - begin;
+      for (int64_t i = threadIdx.x; i < static_cast<int64_t>(count) * num_q_heads * kHeadDim; i += Traits::kThreads)
+        detail::store_out(p_.out, p_.out_dtype, static_cast<int64_t>(begin) * num_q_heads * kHeadDim + i, 0.0f);
+      if (p_.lse == nullptr) continue;
+      for (int32_t i = threadIdx.x; i < count * num_q_heads; i += Traits::kThreads)
+        p_.lse[static_cast<int64_t>(begin) * num_q_heads + i] = -INFINITY;
+    }
+  }
+};
+
+}  // namespace kvant::attn::cuda

@@ -1,0 +1,242 @@
+#include <algorithm>
+#include <cmath>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "attn/reference/attention_reference.h"
+#include "kvant/attn/kernel_table.h"
+#include "kvant/attn/validate.h"
+#include "support/compare.h"
+#include "support/device_problem.h"
+#include "support/problem_list.h"
+
+namespace kvant::attn::test {
+namespace {
+
+using ::testing::HasSubstr;
+
+#define SKIP_WITHOUT_A_DEVICE() \
+  if (cuda_devices().empty()) GTEST_SKIP() << "NO CUDA DEVICE: nothing was tested"
+
+AttnDesc device_desc(KvFormat format, int32_t head_dim) {
+  AttnDesc desc = simple_desc(6, 2, head_dim);
+  desc.layout.k_format = desc.layout.v_format = format;
+  desc.q_dtype = DType::kBf16;
+  if (format == KvFormat::kNvfp4) {
+    desc.layout.code_order = CodeOrder::kPacked;
+    desc.layout.scale_order = ScaleOrder::kLanes;
+  }
+  return desc;
+}
+
+// Sizes at which blocks share requests and merge, beside what the CPU's list has.
+std::vector<NamedSpec> size_problems(const AttnDesc& base) {
+  std::vector<NamedSpec> problems;
+  ProblemSpec many = {.desc = base, .q_lens = {}, .kv_lens = {}, .seed = 300};
+  Random random(5);
+  for (int i = 0; i < 150; ++i) {
+    many.q_lens.push_back(random.below(4));
+    many.kv_lens.push_back(many.q_lens.back() + random.below(400));
+  }
+  problems.push_back({"many_requests", many});
+  problems.push_back({"one_long", {.desc = base, .q_lens = {1}, .kv_lens = {9000}, .seed = 301}});
+  problems.push_back({"long_and_short", {.desc = base, .q_lens = {4, 1, 2}, .kv_lens = {7000, 3, 40}, .seed = 302}});
+  // The window starts in the second page of a tile: the first is poison.
+  AttnDesc windowed = base;
+  windowed.layout.page_size = 8;
+  windowed.window = 21;
+  problems.push_back(
+      {"page_8_window", {.desc = windowed, .q_lens = {1, 2, 4, 1}, .kv_lens = {50, 45, 90, 13}, .seed = 304}});
+  AttnDesc edges = base;
+  edges.exact_pages = true;
+  edges.conditioning = KeyConditioning::kFull;
+  problems.push_back({"long_edges", {.desc = edges, .q_lens = {1, 4}, .kv_lens = {5000, 900}, .seed = 303}});
+  return problems;
+}
+
+bool is_offered(const AttnDesc& desc) {
+  static const DeviceInfo hopper = *describe_compute_capability(90);
+  const KernelTable table{.rows = kernel_table().rows, .has_cuda = true};
+  return validate_attention(desc, AttnLimits{}).ok() && select_kernel(AttnOp::kDecode, hopper, desc, table).has_value();
+}
+
+/// The problem lists on every format and head dim of the kernel table, as far as its rows take them.
+std::vector<NamedSpec> device_problems() {
+  std::vector<NamedSpec> problems;
+  std::set<std::string> names;
+  for (const KvFormat format : {KvFormat::kBf16, KvFormat::kE4m3, KvFormat::kNvfp4}) {
+    for (const int32_t head_dim : {64, 128}) {
+      const AttnDesc base = device_desc(format, head_dim);
+      for (const auto& list :
+           {layout_problems(base), shape_problems(base), option_problems(base), size_problems(base)}) {
+        for (const NamedSpec& named : list) {
+          if (!is_offered(named.spec.desc)) continue;
+          NamedSpec problem = named;
+          problem.name = fmt::format("{}_{}_{}", to_string(format), head_dim, named.name);
+          if (names.insert(problem.name).second) problems.push_back(problem);
+        }
+      }
+    }
+  }
+  return problems;
+}
+
+double relative_error(const std::vector<float>& actual, const std::vector<double>& expected) {
+  double difference = 0.0, norm = 0.0;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    const double d = static_cast<double>(actual[i]) - expected[i];
+    difference += d * d;
+    norm += expected[i] * expected[i];
+  }
+  return std::sqrt(difference / std::max(norm, 1e-30));
+}
+
+class DeviceAttention : public ::testing::TestWithParam<NamedSpec> {};
+
+TEST_P(DeviceAttention, MatchesTheOracle) {
+  SKIP_WITHOUT_A_DEVICE();
+  Problem problem(GetParam().spec);
+  const auto expected = reference::attention(problem.desc(), problem.args());
+  DeviceProblem device(problem);
+  const Status planned = device.plan();
+  ASSERT_TRUE(planned.ok()) << planned.to_string();
+  for (int repeat = 0; repeat < 2; ++repeat) {  // The second finds the counters as the first left them.
+    device.clear_results();
+    const Status status = device.run();
+    ASSERT_TRUE(status.ok()) << status.to_string();
+    ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    const std::vector<float> out = device.out();
+    for (size_t i = 0; i < out.size(); ++i) ASSERT_TRUE(std::isfinite(out[i])) << "element " << i;
+    const double error = relative_error(out, expected.out);
+    RecordProperty("relative_error", fmt::format("{:.2e}", error));
+    EXPECT_LE(error, kvant::test::tensor_core_relative_error());
+    const bool conditioned = problem.desc().conditioning != KeyConditioning::kNone;
+    EXPECT_TRUE(kvant::test::close_to(device.lse(), expected.lse, kvant::test::tensor_core_lse_tolerance(conditioned)));
+  }
+}
+
+/// Captured while the batch is padding alone; replayed after other lengths were written to device memory.
+TEST_P(DeviceAttention, ReplaysACapturedStepWithOtherLengths) {
+  SKIP_WITHOUT_A_DEVICE();
+  Problem problem(GetParam().spec);
+  DeviceProblem device(problem);
+  const Status planned = device.plan();
+  ASSERT_TRUE(planned.ok()) << planned.to_string();
+  device.clear_results();
+  ASSERT_TRUE(device.run().ok());
+  ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+  const std::vector<std::byte> direct = device.out_bytes();
+
+  const std::vector<int32_t> offsets(problem.args().q_offsets,
+                                     problem.args().q_offsets + problem.args().num_requests + 1);
+  device.set_lengths(std::vector<int32_t>(offsets.size(), 0), std::vector<int32_t>(offsets.size() - 1, 0));
+  device.clear_results();
+  cudaStream_t stream;
+  cudaGraph_t graph;
+  cudaGraphExec_t executable;
+  ASSERT_EQ(cudaStreamCreate(&stream), cudaSuccess);
+  // Global mode: an allocation or a synchronisation inside run fails the capture.
+  ASSERT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), cudaSuccess);
+  const Status captured = device.run(stream);
+  ASSERT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
+  ASSERT_TRUE(captured.ok()) << captured.to_string();
+  size_t num_nodes = 0;
+  ASSERT_EQ(cudaGraphGetNodes(graph, nullptr, &num_nodes), cudaSuccess);
+  EXPECT_EQ(num_nodes, 1u);
+  ASSERT_EQ(cudaGraphInstantiate(&executable, graph, 0), cudaSuccess);
+  ASSERT_EQ(cudaGraphLaunch(executable, stream), cudaSuccess);
+  ASSERT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+  for (const std::byte byte : device.out_bytes()) ASSERT_EQ(static_cast<uint8_t>(byte), kvant::test::kNanByte);
+
+  device.set_lengths(offsets, problem.spec().kv_lens);
+  ASSERT_EQ(cudaGraphLaunch(executable, stream), cudaSuccess);
+  ASSERT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+  EXPECT_TRUE(device.out_bytes() == direct);
+  EXPECT_EQ(cudaGraphExecDestroy(executable), cudaSuccess);
+  EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
+  EXPECT_EQ(cudaStreamDestroy(stream), cudaSuccess);
+}
+
+INSTANTIATE_TEST_SUITE_P(Table, DeviceAttention, ::testing::ValuesIn(device_problems()), kProblemName);
+
+class DeviceFormat : public ::testing::TestWithParam<KvFormat> {};
+
+TEST_P(DeviceFormat, RepeatsBitForBit) {
+  SKIP_WITHOUT_A_DEVICE();
+  const AttnDesc desc = device_desc(GetParam(), 128);
+  Problem problem({.desc = desc, .q_lens = {1, 4, 1, 0, 2}, .kv_lens = {3000, 700, 17, 0, 1500}, .seed = 400});
+  DeviceProblem device(problem);
+  ASSERT_TRUE(device.plan().ok());
+  std::vector<std::byte> first;
+  for (int repeat = 0; repeat < 200; ++repeat) {
+    device.clear_results();
+    ASSERT_TRUE(device.run().ok());
+    ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    if (repeat == 0) first = device.out_bytes();
+    ASSERT_TRUE(device.out_bytes() == first) << "run " << repeat;
+  }
+}
+
+TEST_P(DeviceFormat, ReadsPagesBeyondTwoGiga) {
+  SKIP_WITHOUT_A_DEVICE();
+  const AttnDesc desc = device_desc(GetParam(), 128);
+  Problem problem({.desc = desc, .q_lens = {1, 3}, .kv_lens = {600, 90}, .seed = 401});
+  // Beyond 2^31 elements, too.
+  const int64_t tokens_of_a_page =
+      int64_t{2} * desc.layout.num_kv_heads * desc.layout.head_dim_k * desc.layout.page_size;
+  const auto first_page =
+      static_cast<int32_t>((int64_t{1} << 31) / std::min(desc.layout.page_bytes(), tokens_of_a_page) + 7);
+  size_t free_bytes = 0, total_bytes = 0;
+  ASSERT_EQ(cudaMemGetInfo(&free_bytes, &total_bytes), cudaSuccess);
+  const size_t needed = static_cast<size_t>(first_page + 100) * static_cast<size_t>(desc.layout.page_bytes() + 32);
+  if (free_bytes < needed + (size_t{1} << 30)) GTEST_SKIP() << needed << " bytes do not fit the device";
+  DeviceProblem small(problem), big(problem, first_page);
+  ASSERT_TRUE(small.plan().ok());
+  ASSERT_TRUE(big.plan().ok());
+  ASSERT_TRUE(small.run().ok());
+  ASSERT_TRUE(big.run().ok());
+  ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+  EXPECT_TRUE(small.out_bytes() == big.out_bytes());
+}
+
+INSTANTIATE_TEST_SUITE_P(Core, DeviceFormat, ::testing::Values(KvFormat::kBf16, KvFormat::kE4m3, KvFormat::kNvfp4),
+                         [](const auto& test) { return std::string(to_string(test.param)); });
+
+TEST(DevicePlan, RefusesByName) {
+  SKIP_WITHOUT_A_DEVICE();
+  const DeviceInfo device = cuda_devices().front();
+  const AttnDesc desc = device_desc(KvFormat::kBf16, 128);
+  const auto refusal = [&](AttnLimits limits, const DeviceInfo& on) {
+    const Result<size_t> bytes = workspace_size(desc, limits, on, 1);
+    return bytes ? std::string("made") : bytes.error().to_string();
+  };
+  EXPECT_THAT(refusal({.max_requests = 5000}, device), HasSubstr("needed: 5000 requests"));
+  DeviceInfo other = device;
+  other.compute_capability += 1;
+  EXPECT_THAT(refusal({}, other), HasSubstr("call cudaSetDevice first"));
+}
+
+TEST(DeviceRun, RefusesWhatItCannotReadByName) {
+  SKIP_WITHOUT_A_DEVICE();
+  Problem problem({.desc = device_desc(KvFormat::kE4m3, 64), .q_lens = {1}, .kv_lens = {20}, .seed = 402});
+  DeviceProblem device(problem);
+  ASSERT_TRUE(device.plan().ok());
+  const auto refusal = [&](auto change) {
+    AttnArgs args = device.args();
+    change(args);
+    return run(device.made_plan(), args, Stream::on_cuda(nullptr)).message();
+  };
+  EXPECT_THAT(refusal([](AttnArgs& a) { a.cache.base.page_stride += 8; }), HasSubstr("multiples of 16"));
+  EXPECT_THAT(refusal([](AttnArgs& a) { a.q = static_cast<const std::byte*>(a.q) + 2; }), HasSubstr("q: address"));
+  EXPECT_THAT(refusal([](AttnArgs& a) { a.num_requests = 2; }), HasSubstr("num_requests 2"));
+  EXPECT_THAT(refusal([](AttnArgs& a) { a.kv_lens = nullptr; }), HasSubstr("kv_lens"));
+  ThreadPool pool(1);
+  EXPECT_THAT(run(device.made_plan(), device.args(), Stream::on_cpu(pool)).message(), HasSubstr("CUDA stream"));
+}
+
+}  // namespace
+}  // namespace kvant::attn::test
