@@ -25,21 +25,21 @@ __constant__ const float kDivisors[2][kMaxScaleCandidates] = {
 
 /// The e2m1 value nearest to a quotient >= 0: adding 2^22 times its binade rounds at the step of the binade, to even
 /// codes.
-struct RoundedE2m1 {
-  float binade, sum;
+__device__ __forceinline__ float round_to_e2m1(float quotient) {
+  const float clamped = fminf(quotient, 6.0f);
+  const float binade = bits_to_float(float_to_bits(fmaxf(clamped, 1.0f)) & 0x7f800000u);
+  return __fmaf_rn(binade, -4194304.0f, __fmaf_rn(binade, 4194304.0f, clamped));
+}
 
-  __device__ __forceinline__ explicit RoundedE2m1(float quotient) {
-    const float clamped = fminf(quotient, 6.0f);
-    binade = bits_to_float(float_to_bits(fmaxf(clamped, 1.0f)) & 0x7f800000u);
-    sum = __fmaf_rn(binade, 4194304.0f, clamped);
-  }
-  __device__ __forceinline__ float value() const { return __fmaf_rn(binade, -4194304.0f, sum); }
-  /// The code plus a constant.
-  __device__ __forceinline__ uint32_t biased_code() const {
-    return float_to_bits(sum) - float_to_bits(binade) + (float_to_bits(binade) >> 22);
-  }
-  static constexpr uint32_t kCodeBias = (22u << 23) + (0x3f800000u >> 22);
-};
+/// The code of a quotient from 0 to below 7, plus kCodeBias. Steps of 0.5, 1 and 2 give the codes 2q, q + 2 and q / 2 +
+/// 4; in each range the right one is the smallest. Adding 2^23 rounds to integers, to even ones from ties.
+__device__ __forceinline__ uint32_t biased_e2m1_code(float quotient) {
+  const float below_2 = __fmaf_rn(quotient, 2.0f, 8388608.0f);
+  const float below_4 = fl_add(quotient, 8388610.0f);
+  const float above_4 = __fmaf_rn(quotient, 0.5f, 8388612.0f);
+  return float_to_bits(fminf(fminf(below_2, below_4), above_4));
+}
+inline constexpr uint32_t kCodeBias = 0x4b000000u;  // 2^23
 
 /// `float_to_e4m3` of a finite value >= 0, and back.
 __device__ __forceinline__ uint8_t round_scale(float value) {
@@ -77,8 +77,8 @@ struct Nvfp4Magnitudes {
     float error = 0.0f;
 #pragma unroll
     for (int i = 0; i < kUnit; ++i) {
-      const RoundedE2m1 rounded(kNear ? quotient.near(unscaled[i]) : quotient.rounded(unscaled[i]));
-      const float residual = fl_sub(fl_mul(rounded.value(), step), x[i]);
+      const float value = round_to_e2m1(kNear ? quotient.near(unscaled[i]) : quotient.rounded(unscaled[i]));
+      const float residual = fl_sub(fl_mul(value, step), x[i]);
       error = fl_add(error, fl_mul(residual, residual));
     }
     return error;
@@ -107,22 +107,28 @@ __device__ __forceinline__ uint8_t best_scale(const Nvfp4Magnitudes& block, Scal
 }
 
 template <bool kPacked>
-__device__ __forceinline__ void place_codes(const Nvfp4Magnitudes& block, uint32_t signs, uint8_t scale,
+__device__ __forceinline__ void place_codes(Nvfp4Magnitudes& block, uint32_t signs, uint8_t scale,
                                             uint32_t (&words)[2]) {
-  const ExactQuotient quotient(fl_mul(block.step(scale), block.unscale));
+  const float step = fl_mul(block.step(scale), block.unscale);
+  const ExactQuotient quotient(step);
+  if (quotient.near(fl_mul(block.amax, block.unscale)) >= 6.5f) {
+#pragma unroll
+    for (float& value : block.unscaled) value = fminf(value, fl_mul(6.5f, step));
+  }
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    uint32_t word = 0;
+    uint32_t magnitude_bits = 0, sign_bits = 0, bias = 0;
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       const int magnitude_shift = kPacked ? packed_magnitude_shift(i) : linear_magnitude_shift(i);
       const int sign_shift = kPacked ? packed_sign_shift(i) : linear_sign_shift(i);
-      const RoundedE2m1 rounded(quotient.rounded(block.unscaled[8 * half + i]));
-      word += (rounded.biased_code() - RoundedE2m1::kCodeBias) << magnitude_shift;
-      const int distance = sign_shift - (8 * half + i);
-      word += (distance >= 0 ? signs << distance : signs >> -distance) & 1u << sign_shift;
+      const int element = 8 * half + i;
+      magnitude_bits += biased_e2m1_code(quotient.rounded(block.unscaled[element])) << magnitude_shift;
+      bias += kCodeBias << magnitude_shift;
+      const uint32_t moved = sign_shift >= element ? signs << (sign_shift - element) : signs >> (element - sign_shift);
+      sign_bits |= moved & 1u << sign_shift;
     }
-    words[half] = word;
+    words[half] = (magnitude_bits - bias) | sign_bits;
   }
 }
 
@@ -145,10 +151,16 @@ __device__ __forceinline__ Nvfp4Unit encode_nvfp4_unit(const float (&values)[kUn
 #pragma unroll
   for (int i = kUnit - 1; i >= 0; --i) {
     signs = __funnelshift_l(float_to_bits(values[i]), signs, 1);
-    block.x[i] = fminf(fabsf(values[i]), limit);
-    block.unscaled[i] = fl_mul(block.x[i], block.unscale);
+    block.x[i] = fabsf(values[i]);
     block.amax = fmaxf(block.amax, block.x[i]);
   }
+  if (block.amax > limit) {
+    block.amax = limit;
+#pragma unroll
+    for (float& x : block.x) x = fminf(x, limit);
+  }
+#pragma unroll
+  for (int i = 0; i < kUnit; ++i) block.unscaled[i] = fl_mul(block.x[i], block.unscale);
 
   Nvfp4Unit unit;
   unit.scale = detail::best_scale(block, policy);
