@@ -57,7 +57,6 @@ __device__ __forceinline__ uint32_t encode_fp8x4(float a, float b, float c, floa
 
 /// Quotients by any g. What would saturate is clamped first and the power of two in g taken out of both numbers, so
 /// that nothing that matters overflows or underflows; signs are put back at the end, since a sum of zeros loses them.
-/// NaN stays NaN.
 template <KvFormat kFormat>
 __device__ __forceinline__ void divide_fp8_unit(const float (&x)[kUnit], float g, float (&scaled)[kUnit]) {
   const float unscale = power_of_two_reciprocal(g);
