@@ -12,9 +12,11 @@ function(kvant_pytest_folder folder)
   file(GLOB files CONFIGURE_DEPENDS ${folder}/test_*.py)
   foreach(file IN LISTS files)
     get_filename_component(name "${file}" NAME_WE)
-    add_test(NAME "${folder}.${name}" COMMAND "${KVANT_PYTHON}" -m pytest -q -p no:cacheprovider "${file}"
+    string(REPLACE "/" "." name "${folder}/${name}")
+    add_test(NAME "${name}" COMMAND "${KVANT_PYTHON}" -m pytest -q -p no:cacheprovider
+      --rootdir "${CMAKE_SOURCE_DIR}" --confcutdir "${CMAKE_SOURCE_DIR}/tests" "${file}"
       WORKING_DIRECTORY "${CMAKE_SOURCE_DIR}")
-    set_tests_properties("${folder}.${name}" PROPERTIES LABELS ${arg_LABEL} TIMEOUT 300
+    set_tests_properties("${name}" PROPERTIES LABELS ${arg_LABEL} TIMEOUT 900
       ENVIRONMENT "KVANT_BINARY=$<TARGET_FILE:kvant>;KVANT_SOURCE_DIR=${CMAKE_SOURCE_DIR}")
   endforeach()
 endfunction()
