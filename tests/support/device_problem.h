@@ -14,15 +14,15 @@
 namespace kvant::attn::test {
 
 /// Device memory that frees itself. A failed call fails the test that makes it.
-class DeviceBytes {
+class DeviceBuffer {
  public:
-  explicit DeviceBytes(size_t size, int fill = kvant::test::kNanByte) : size_(size) {
+  explicit DeviceBuffer(size_t size, int fill = kvant::test::kNanByte) : size_(size) {
     EXPECT_EQ(cudaMalloc(&data_, size + 16), cudaSuccess);
     EXPECT_EQ(cudaMemset(data_, fill, size + 16), cudaSuccess);
   }
-  ~DeviceBytes() { EXPECT_EQ(cudaFree(data_), cudaSuccess); }
-  DeviceBytes(const DeviceBytes&) = delete;
-  DeviceBytes& operator=(const DeviceBytes&) = delete;
+  ~DeviceBuffer() { EXPECT_EQ(cudaFree(data_), cudaSuccess); }
+  DeviceBuffer(const DeviceBuffer&) = delete;
+  DeviceBuffer& operator=(const DeviceBuffer&) = delete;
 
   std::byte* data() const { return static_cast<std::byte*>(data_); }
   size_t size() const { return size_; }
@@ -94,7 +94,7 @@ class DeviceProblem {
   static constexpr int kGuardByte = 0x5c;
 
   std::byte* allocate(size_t bytes, int fill) {
-    memory_.push_back(std::make_unique<DeviceBytes>(bytes, fill));
+    memory_.push_back(std::make_unique<DeviceBuffer>(bytes, fill));
     return memory_.back()->data();
   }
   template <class T>
@@ -152,7 +152,7 @@ class DeviceProblem {
   int32_t first_page_;
   AttnArgs args_;
   AttnPlan plan_;
-  std::vector<std::unique_ptr<DeviceBytes>> memory_;
+  std::vector<std::unique_ptr<DeviceBuffer>> memory_;
   std::byte *out_ = nullptr, *lse_ = nullptr;
   int32_t *q_offsets_ = nullptr, *kv_lens_ = nullptr;
   size_t out_bytes_ = 0, lse_bytes_ = 0;
