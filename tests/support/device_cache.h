@@ -48,6 +48,7 @@ class DeviceBytes {
   explicit DeviceBytes(size_t size, size_t shift = 0) : size_(size), shift_(shift) {
     check_cuda(cudaMalloc(&memory_, size + shift + 2 * kGuard));
     check_cuda(cudaMemset(memory_, kGuardByte, size + shift + 2 * kGuard));
+    settle();
   }
   template <class T>
   explicit DeviceBytes(const std::vector<T>& values, size_t shift = 0) : DeviceBytes(values.size() * sizeof(T), shift) {
@@ -65,6 +66,7 @@ class DeviceBytes {
   template <class T>
   void write(const std::vector<T>& values) const {
     check_cuda(cudaMemcpy(data(), values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice));
+    settle();
   }
   template <class T>
   std::vector<T> read() const {
@@ -83,6 +85,10 @@ class DeviceBytes {
   }
 
  private:
+  /// Fills, and copies of little memory, may return before the device has done them, and the tests' stream does not
+  /// wait for the default one.
+  static void settle() { check_cuda(cudaStreamSynchronize(nullptr)); }
+
   static constexpr size_t kGuard = 256;
   static constexpr uint8_t kGuardByte = 0x5c;
   void* memory_ = nullptr;
