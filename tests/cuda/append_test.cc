@@ -15,8 +15,8 @@
 namespace kvant::attn {
 namespace {
 
-using test::DeviceBytes;
 using test::DeviceCache;
+using test::GuardedDeviceBytes;
 using test::Random;
 using test::TestCache;
 
@@ -73,7 +73,7 @@ void check_append(const Case& c, const std::vector<float>& k_values, const std::
   const DeviceCache got(want, c.shift);
   const auto k = test::to_dtype(k_values, c.dtype), v = test::to_dtype(v_values, c.dtype);
   const size_t shift_bytes = c.shift * static_cast<size_t>(dtype_bytes(c.dtype));
-  const DeviceBytes device_k(k, shift_bytes), device_v(v, shift_bytes), device_slots(slots);
+  const GuardedDeviceBytes device_k(k, shift_bytes), device_v(v, shift_bytes), device_slots(slots);
   AppendArgs args{.cache = want.view(),
                   .policy = c.policy,
                   .k = k.data(),
@@ -278,7 +278,7 @@ TEST_F(CudaAppend, SkipsSlotsOutsideTheirPools) {
                                       -100,
                                       kExactSlotBit - 1,
                                       std::numeric_limits<int64_t>::max()};
-  const DeviceBytes values(std::vector<float>(slots.size() * 2 * 64, 1.0f)), device_slots(slots);
+  const GuardedDeviceBytes values(std::vector<float>(slots.size() * 2 * 64, 1.0f)), device_slots(slots);
   const AppendArgs args{.cache = got.view(),
                         .k = values.data(),
                         .v = values.data(),
@@ -301,8 +301,8 @@ TEST_F(CudaAppend, ReplaysAGraphWithOtherSlotsAndValues) {
   TestCache want(layout, 8, 8);
   set_up(want, {.layout = layout, .conditioning = KeyConditioning::kFull, .scales = {0.02f, 0.03f}});
   const DeviceCache got(want);
-  const DeviceBytes k(kTokens * 2 * 128 * sizeof(float)), v(kTokens * 2 * 128 * sizeof(float));
-  const DeviceBytes device_slots(kTokens * sizeof(int64_t));
+  const GuardedDeviceBytes k(kTokens * 2 * 128 * sizeof(float)), v(kTokens * 2 * 128 * sizeof(float));
+  const GuardedDeviceBytes device_slots(kTokens * sizeof(int64_t));
   AppendArgs args{.cache = got.view(),
                   .policy = ScalePolicy::kSearch,
                   .k = k.data(),
@@ -357,7 +357,7 @@ TEST_F(CudaAppend, ReadsTokensThroughTheirStride) {
   const auto values = test::to_dtype(test::random_values(16 * kStride, 9), DType::kBf16);
   std::vector<int64_t> slots(16);
   for (size_t i = 0; i < slots.size(); ++i) slots[i] = static_cast<int64_t>(15 - i);
-  const DeviceBytes device_values(values), device_slots(slots);
+  const GuardedDeviceBytes device_values(values), device_slots(slots);
   AppendArgs args{.cache = want.view(),
                   .k = values.data(),
                   .v = values.data() + 2 * 2 * 64,

@@ -11,8 +11,8 @@
 namespace kvant::attn {
 namespace {
 
-using test::DeviceBytes;
 using test::DeviceCache;
+using test::GuardedDeviceBytes;
 using test::TestCache;
 
 class CudaAgePages : public test::CudaTest {};
@@ -52,7 +52,7 @@ TEST_F(CudaAgePages, WritesTheBytesOfTheCpuAndSkipsPadding) {
         const DeviceCache got(want);
         const std::vector<PageAge> ages = {{2, 0}, {4, 3}};
         const std::vector<PageAge> padded = {{2, 0}, {-1, -1}, {5, 1}, {4, 3}, {0, 4}, {-1, 2}, {1, -1}};
-        const DeviceBytes device_ages(padded);
+        const GuardedDeviceBytes device_ages(padded);
         ASSERT_EQ(age_pages({.cache = want.view(), .policy = policy, .ages = ages.data(), .num_ages = 2},
                             Stream::on_cpu(pool)),
                   Status());
@@ -75,7 +75,7 @@ TEST_F(CudaAgePages, ReplaysAGraphWithAnotherList) {
   TestCache want(sizes_of(kPairs[0], 128, 128), 4, 4);
   fill_random(want.exact, 8);
   const DeviceCache got(want);
-  const DeviceBytes device_ages(2 * sizeof(PageAge));
+  const GuardedDeviceBytes device_ages(2 * sizeof(PageAge));
   cudaGraph_t graph = nullptr;
   cudaGraphExec_t exec = nullptr;
   test::check_cuda(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeGlobal));
@@ -147,7 +147,7 @@ TEST_F(CudaDequantise, GivesTheValuesOfTheCpuAndZerosForSlotsThatAreNotThere) {
       device_slots[5] = (int64_t{1} << 40) | kExactSlotBit;
       std::vector<float> k(7 * 3 * 80), v(7 * 3 * 128);
       ASSERT_EQ(dequantise(cache.view(), slots, k.data(), v.data(), Stream::on_cpu(pool)), Status());
-      const DeviceBytes device_k(k.size() * 4), device_v(v.size() * 4), list(device_slots);
+      const GuardedDeviceBytes device_k(k.size() * 4), device_v(v.size() * 4), list(device_slots);
       ASSERT_EQ(dequantise(device.view(), {list.data<int64_t>(), device_slots.size()}, device_k.data<float>(),
                            device_v.data<float>(), cuda()),
                 Status());

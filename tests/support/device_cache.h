@@ -43,21 +43,22 @@ class CudaTest : public ::testing::Test {
 };
 
 /// Device memory between guards. `shift` bytes move its start off the allocation's alignment.
-class DeviceBytes {
+class GuardedDeviceBytes {
  public:
-  explicit DeviceBytes(size_t size, size_t shift = 0) : size_(size), shift_(shift) {
+  explicit GuardedDeviceBytes(size_t size, size_t shift = 0) : size_(size), shift_(shift) {
     check_cuda(cudaMalloc(&memory_, size + shift + 2 * kGuard));
     check_cuda(cudaMemset(memory_, kGuardByte, size + shift + 2 * kGuard));
     settle();
   }
   template <class T>
-  explicit DeviceBytes(const std::vector<T>& values, size_t shift = 0) : DeviceBytes(values.size() * sizeof(T), shift) {
+  explicit GuardedDeviceBytes(const std::vector<T>& values, size_t shift = 0)
+      : GuardedDeviceBytes(values.size() * sizeof(T), shift) {
     write(values);
   }
-  ~DeviceBytes() { cudaFree(memory_); }
-  DeviceBytes(DeviceBytes&& other) noexcept
+  ~GuardedDeviceBytes() { cudaFree(memory_); }
+  GuardedDeviceBytes(GuardedDeviceBytes&& other) noexcept
       : memory_(std::exchange(other.memory_, nullptr)), size_(other.size_), shift_(other.shift_) {}
-  DeviceBytes& operator=(DeviceBytes&&) = delete;
+  GuardedDeviceBytes& operator=(GuardedDeviceBytes&&) = delete;
 
   template <class T = std::byte>
   T* data() const {
@@ -112,7 +113,7 @@ class DeviceCache {
   }
   const KvCacheView& view() const { return view_; }
 
-  DeviceBytes base, exact;
+  GuardedDeviceBytes base, exact;
 
  private:
   const float* copy(const float* values, int64_t count) {
@@ -121,7 +122,7 @@ class DeviceCache {
     return constants_.back().data<float>();
   }
   KvCacheView view_;
-  std::vector<DeviceBytes> constants_;
+  std::vector<GuardedDeviceBytes> constants_;
 };
 
 /// The first byte in which two pools differ, or -1.
