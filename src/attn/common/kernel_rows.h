@@ -70,6 +70,8 @@ inline constexpr FeatureSet kOwnNvfp4Orders{AttnFeature::kPackedCodes, AttnFeatu
 inline constexpr FeatureSet kDecodeSplitkvNvfp4Features =
     kDecodeSplitkvE4m3Features.without(FeatureSet{AttnFeature::kInterleavedPlanes}).with(kOwnNvfp4Orders);
 
+/// docs/gpu_runs.md says what ran.
+inline constexpr std::string_view kDecodeSplitkvRun = "H200, 2026-11-29, 5137aaf";
 constexpr KernelRow decode_splitkv_bf16(AttnOp op, DeviceFamily family, std::string_view verified_on,
                                         std::string_view compiled_for) {
   return {op,
@@ -122,22 +124,22 @@ inline constexpr KernelRow kKernelRows[] = {
     {AttnOp::kConvert, DeviceFamily::kCpu, "cpu/convert", kAllFormats, kCpuKvLimits, kConvertFeatures,
      GraphSupport::kNever, "AVX2", "SSSE3, AVX-512, NEON"},
     cuda_append(DeviceFamily::kSm8x, "", "SM80, SM86, SM89"),
-    cuda_append(DeviceFamily::kSm90, "H200", ""),
+    cuda_append(DeviceFamily::kSm90, "H200, 2026-11-29, 99515bb", ""),
     cuda_append(DeviceFamily::kSm10x, "", "SM100"),
     cuda_append(DeviceFamily::kSm11x, "", "SM110"),
     cuda_append(DeviceFamily::kSm12x, "", "SM120"),
     cuda_convert(DeviceFamily::kSm8x, "", "SM80, SM86, SM89"),
-    cuda_convert(DeviceFamily::kSm90, "H200", ""),
+    cuda_convert(DeviceFamily::kSm90, "H200, 2026-11-29, 99515bb", ""),
     cuda_convert(DeviceFamily::kSm10x, "", "SM100"),
     cuda_convert(DeviceFamily::kSm11x, "", "SM110"),
     cuda_convert(DeviceFamily::kSm12x, "", "SM120"),
-    decode_splitkv_bf16(AttnOp::kDecode, DeviceFamily::kSm90, "", "SM90"),
-    decode_splitkv_e4m3(AttnOp::kDecode, DeviceFamily::kSm90, "", "SM90"),
-    decode_splitkv_nvfp4(AttnOp::kDecode, DeviceFamily::kSm90, "", "SM90"),
+    decode_splitkv_bf16(AttnOp::kDecode, DeviceFamily::kSm90, kDecodeSplitkvRun, ""),
+    decode_splitkv_e4m3(AttnOp::kDecode, DeviceFamily::kSm90, kDecodeSplitkvRun, ""),
+    decode_splitkv_nvfp4(AttnOp::kDecode, DeviceFamily::kSm90, kDecodeSplitkvRun, ""),
     // A prompt is many row tiles here: right, but each reads the keys again.
-    decode_splitkv_bf16(AttnOp::kPrefill, DeviceFamily::kSm90, "", "SM90"),
-    decode_splitkv_e4m3(AttnOp::kPrefill, DeviceFamily::kSm90, "", "SM90"),
-    decode_splitkv_nvfp4(AttnOp::kPrefill, DeviceFamily::kSm90, "", "SM90"),
+    decode_splitkv_bf16(AttnOp::kPrefill, DeviceFamily::kSm90, kDecodeSplitkvRun, ""),
+    decode_splitkv_e4m3(AttnOp::kPrefill, DeviceFamily::kSm90, kDecodeSplitkvRun, ""),
+    decode_splitkv_nvfp4(AttnOp::kPrefill, DeviceFamily::kSm90, kDecodeSplitkvRun, ""),
 };
 
 }  // namespace kvant::attn
