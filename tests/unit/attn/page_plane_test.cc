@@ -15,14 +15,16 @@ void check_planes(const KvLayout& layout) {
       for (int32_t unit = 0; unit < layout.head_dim_k / kUnit; ++unit) {
         ASSERT_EQ(k.data_offset(head, token, unit),
                   layout.k_row(head, token) + KvLayout::data_row_bytes(layout.k_format, kUnit * unit));
-        if (layout.k_scale_row_bytes() > 0)
+        if (layout.k_scale_row_bytes() > 0) {
           ASSERT_EQ(k.scale_offset(head, token, unit), layout.k_scale(head, token, unit)) << head << " " << token;
+        }
       }
       for (int32_t unit = 0; unit < layout.head_dim_v / kUnit; ++unit) {
         ASSERT_EQ(v.data_offset(head, token, unit),
                   layout.v_row(head, token) + KvLayout::data_row_bytes(layout.v_format, kUnit * unit));
-        if (layout.v_scale_row_bytes() > 0)
+        if (layout.v_scale_row_bytes() > 0) {
           ASSERT_EQ(v.scale_offset(head, token, unit), layout.v_scale(head, token, unit)) << head << " " << token;
+        }
       }
     }
   }
