@@ -106,7 +106,7 @@ Status run(const ChatOptions& options) {
     } else if (line.front() == '/') {
       print_error("no command '" + line + "'; /help lists them");
     } else {
-      const Status status = conversation.answer(line);
+      Status status = conversation.answer(line);
       // At a terminal people can go on, say after /reset; a script gets the failure.
       if (!status.ok() && !terminal) return status;
       if (!status.ok()) print_error(status.message());

@@ -114,11 +114,14 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::load(const LoadOptions& option
   impl->tokenizer.emplace(std::move(tokenizer));
   impl->pool = std::make_unique<ThreadPool>(options.threads);
   const int32_t batch_tokens = options.max_batch_tokens > 0 ? options.max_batch_tokens : kDefaultBatchTokens;
+  // Whoever asks for a short context first must not leave a profile of short chunks to everybody after.
+  const int32_t runner_context =
+      std::max(impl->options.context, std::min(kCalibrationContext, source.config.context_limit));
   KVANT_ASSIGN_OR_FAIL(impl->runner, Runner::create(std::move(source),
                                                     {.weights = options.weights,
                                                      .max_batch_tokens = batch_tokens,
                                                      .max_requests = options.max_requests,
-                                                     .max_context = impl->options.context,
+                                                     .max_context = runner_context,
                                                      .progress = options.progress},
                                                     *impl->pool));
   return std::unique_ptr<LoadedModel>(new LoadedModel(std::move(impl)));

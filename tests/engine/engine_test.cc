@@ -73,6 +73,13 @@ TEST_F(EngineTest, CalibratesOnceAndSaysSo) {
   EXPECT_EQ(notices_.size(), 1u);
 }
 
+TEST_F(EngineTest, CalibratesTheSameWhateverTheContext) {
+  EngineOptions small = options();
+  small.context = 64;
+  small.cache_dir = dir_.path() / "another cache";
+  EXPECT_EQ(load(small)->facts().kv_scale_source, load(options())->facts().kv_scale_source);
+}
+
 TEST_F(EngineTest, GoesOnWhenTheCacheDirectoryCannotBeWritten) {
   EngineOptions bad = options();
   bad.cache_dir = model_;  // a file

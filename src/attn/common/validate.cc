@@ -186,7 +186,7 @@ Status check_model(const ModelAttentionConfig& config) {
 }  // namespace
 
 Status validate_model_attention(const ModelAttentionConfig& config) {
-  const Status status = check_model(config);
+  Status status = check_model(config);
   if (status.ok() || config.layer < 0) return status;
   return {status.code(), fmt::format("layer {}: {}", config.layer, status.message())};
 }
