@@ -233,7 +233,7 @@ Status Runner::Impl::run_pass(std::span<const BatchRow> rows) {
     }
     segments.push_back({.cache = cache, .first_token = first_token, .num_tokens = std::ssize(tokens) - first_token});
   }
-  const Status status = decoder->run(
+  Status status = decoder->run(
       {.tokens = tokens, .positions = positions, .segments = segments, .wanted = wanted, .logits = wanted_logits},
       observer);
   for (const PassSegment& segment : segments) segment.cache->end_step();

@@ -75,7 +75,7 @@ Value Evaluator::call_function(const Expression& call) {
         return fail(fmt::format("{}() needs a mapping or names, not {}", call.name, type_name(value)));
       }
     }
-    const Value fields = dict(std::move(items));
+    Value fields = dict(std::move(items));
     if (call.name == "dict" || failed()) return fields;
     Namespace& made = namespaces_.emplace_back();
     for (const auto& [key, value] : std::get<DictPtr>(fields)->items) {
