@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Every style check: formatting, Python lint and types, layers, clang-tidy. Changes nothing.
+# The quick style checks: formatting, Python lint and types, layers. Changes nothing. clang-tidy is `make tidy`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export PATH="$PWD/.venv/bin:$PATH"
@@ -15,6 +15,3 @@ step mypy
 mypy
 step layers
 python tools/check_layers.py
-step clang-tidy
-[[ -f build/dev/build.ninja ]] || cmake --preset dev
-tools/tidy.sh

@@ -1,7 +1,7 @@
 #pragma once
 
-// Two functions of the OpenMP runtime that oneDNN brings along. Declared here because the compiler's own omp.h may belong
-// to another runtime.
+// Two functions of the OpenMP runtime that oneDNN brings along. Declared here because the compiler's own omp.h may
+// belong to another runtime.
 extern "C" {
 int omp_get_max_threads();
 void omp_set_num_threads(int num_threads);

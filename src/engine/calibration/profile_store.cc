@@ -13,7 +13,7 @@ std::filesystem::path default_cache_dir() {
     const char* value = std::getenv(name);
     return value == nullptr ? "" : value;
   };
-  if (const auto path = variable("KVANT_CACHE_DIR"); !path.empty()) return path;
+  if (auto path = variable("KVANT_CACHE_DIR"); !path.empty()) return path;
   if (const auto path = variable("XDG_CACHE_HOME"); !path.empty()) return path / "kvant";
   if (const auto path = variable("HOME"); !path.empty()) return path / ".cache" / "kvant";
   return {};
