@@ -55,10 +55,11 @@ void linear(benchmark::State& state, LinearFormat format, Shape shape) {
   }
   std::vector<float> x(static_cast<size_t>(rows * shape.in_features), 0.5f);
   std::vector<float> y(static_cast<size_t>(rows * shape.out_features));
-  for (const auto& layer : layers) layer->run(x.data(), rows, y.data(), stream);
+  for (const auto& layer : layers)
+    KVANT_CHECK(layer->run({.x = x.data(), .num_rows = rows, .y = y.data()}, stream).ok());
   size_t next = 0;
   for (auto _ : state) {
-    layers[next]->run(x.data(), rows, y.data(), stream);
+    KVANT_CHECK(layers[next]->run({.x = x.data(), .num_rows = rows, .y = y.data()}, stream).ok());
     next = next + 1 == layers.size() ? 0 : next + 1;
   }
   using benchmark::Counter;
@@ -92,7 +93,9 @@ void model_linears(benchmark::State& state, LinearFormat format) {
   double bytes = 0.0;
   for (const auto& layer : layers) bytes += static_cast<double>(layer->weight_bytes());
   for (auto _ : state) {
-    for (const auto& layer : layers) layer->run(x.data(), layer == layers.back() ? 1 : rows, y.data(), stream);
+    for (const auto& layer : layers)
+      KVANT_CHECK(
+          layer->run({.x = x.data(), .num_rows = layer == layers.back() ? 1 : rows, .y = y.data()}, stream).ok());
   }
   using benchmark::Counter;
   state.counters["tokens/s"] = Counter(static_cast<double>(rows), Counter::kIsIterationInvariantRate);
@@ -135,7 +138,7 @@ BENCHMARK(read_bandwidth)->Arg(1)->Arg(0)->Iterations(1)->UseRealTime();
 
 const bool kRegistered = [] {
   for (const LinearFormat format : {LinearFormat::kF32, LinearFormat::kBf16, LinearFormat::kInt8}) {
-    if (!kvant::ops::linear_format_supported(format)) continue;
+    if (!kvant::ops::linear_format_supported(format, {})) continue;
     for (const Shape& shape : kShapes) {
       const std::string name = std::string("linear/") + std::string(to_string(format)) + "/" + shape.name;
       auto* bench = benchmark::RegisterBenchmark(name.c_str(), linear, format, shape)->UseRealTime();

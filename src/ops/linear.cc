@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "ops/cuda/linear_cuda.h"
 #include "ops/linear_bf16.h"
 #include "ops/linear_f32.h"
 #include "ops/linear_int8.h"
@@ -18,16 +19,20 @@ std::string_view to_string(LinearFormat format) {
 }
 
 Result<std::unique_ptr<Linear>> Linear::create(LinearFormat format, int64_t out_features, int64_t in_features,
-                                               const WeightRows& rows, int64_t max_rows, Stream stream) {
+                                               const WeightRows& rows, int64_t max_rows, Stream stream,
+                                               LinearContext* context) {
   if (out_features <= 0 || in_features <= 0 || max_rows <= 0) {
     return failure(StatusCode::kInvalidArgument,
                    fmt::format("a linear layer of {} outputs, {} inputs and {} rows; each must be at least 1",
                                out_features, in_features, max_rows));
   }
-  if (!linear_format_supported(format)) {
+  if (!linear_format_supported(format, stream)) {
     return failure(StatusCode::kUnsupported,
-                   fmt::format("{} weights: this CPU lacks the instructions; use f32", to_string(format)));
+                   stream.cuda != nullptr
+                       ? fmt::format("{} weights: on CUDA weights are held in bf16", to_string(format))
+                       : fmt::format("{} weights: this CPU lacks the instructions; use f32", to_string(format)));
   }
+  if (stream.cuda != nullptr) return cuda::create_linear(out_features, in_features, rows, context);
   switch (format) {
     case LinearFormat::kF32: return create_f32_linear(out_features, in_features, rows, stream);
     case LinearFormat::kBf16: return create_bf16_linear(out_features, in_features, rows, max_rows, stream);
@@ -36,7 +41,8 @@ Result<std::unique_ptr<Linear>> Linear::create(LinearFormat format, int64_t out_
   return failure(StatusCode::kInternal, "unknown weight format");
 }
 
-bool linear_format_supported(LinearFormat format) {
+bool linear_format_supported(LinearFormat format, Stream stream) {
+  if (stream.cuda != nullptr) return format == LinearFormat::kBf16;
   switch (format) {
     case LinearFormat::kF32:
     case LinearFormat::kInt8: return true;
@@ -45,6 +51,13 @@ bool linear_format_supported(LinearFormat format) {
   return false;
 }
 
-LinearFormat default_linear_format() { return LinearFormat::kInt8; }
+LinearFormat default_linear_format(Stream stream) {
+  return stream.cuda != nullptr ? LinearFormat::kBf16 : LinearFormat::kInt8;
+}
+
+Result<std::unique_ptr<LinearContext>> LinearContext::create(Stream stream, ThreadPool& loaders) {
+  if (stream.cuda != nullptr) return cuda::create_linear_context(stream.cuda, loaders);
+  return std::make_unique<LinearContext>();
+}
 
 }  // namespace kvant::ops

@@ -7,6 +7,7 @@
 
 #include "kvant/core/status.h"
 #include "kvant/core/stream.h"
+#include "kvant/core/thread_pool.h"
 
 namespace kvant::ops {
 
@@ -17,28 +18,55 @@ std::string_view to_string(LinearFormat format);
 /// Fills rows [row_begin, row_end) of a weight [out_features, in_features] as fp32. Called from several threads.
 using WeightRows = std::function<void(int64_t row_begin, int64_t row_end, float* out)>;
 
-/// y = x W^T for a weight prepared once. Owns its packed weight. With kF32 and kInt8 a row's result has the same bits
-/// in every batch and on any number of threads; with kBf16 oneDNN's order of sums may change with the number of rows.
+/// What the linear layers of one model share on a device: nothing on the CPU; on CUDA the matrix library, its
+/// workspace, the plans of all shapes, and staging memory for uploads. Outlives the layers.
+class LinearContext {
+ public:
+  /// `loaders` turns checkpoint rows into fp32 while weights are read.
+  static Result<std::unique_ptr<LinearContext>> create(Stream stream, ThreadPool& loaders);
+  virtual ~LinearContext() = default;
+};
+
+enum class LinearOutput : uint8_t {
+  kActivations,  ///< y in the device's activation type.
+  kF32,
+  kAddF32,  ///< Added to y, fp32: the residual stream.
+};
+
+struct LinearArgs {
+  const void* x = nullptr;  ///< [num_rows, in_features] in the device's activation type (ops/decoder_ops.h)
+  int64_t num_rows = 0;     ///< At most max_rows.
+  void* y = nullptr;        ///< [num_rows, out_features]
+  LinearOutput output = LinearOutput::kActivations;
+  void* scratch = nullptr;  ///< [num_rows, out_features] fp32, for kAddF32 on the CPU
+};
+
+/// y = x W^T for a weight prepared once. Owns its packed weight. On the CPU with kF32 and kInt8 a row's result has the
+/// same bits in every batch and on any number of threads; with kBf16, and on CUDA, the library's order of sums may
+/// change with the number of rows.
 class Linear {
  public:
-  /// kUnsupported when this CPU lacks what the format needs.
+  /// kUnsupported when this device lacks what the format needs. `context` is needed on CUDA.
   static Result<std::unique_ptr<Linear>> create(LinearFormat format, int64_t out_features, int64_t in_features,
-                                                const WeightRows& rows, int64_t max_rows, Stream stream);
+                                                const WeightRows& rows, int64_t max_rows, Stream stream,
+                                                LinearContext* context = nullptr);
   virtual ~Linear() = default;
 
-  /// x [num_rows, in_features] fp32, y [num_rows, out_features] fp32, num_rows <= max_rows. Allocates nothing after the
-  /// first call with a given num_rows bucket.
-  virtual void run(const float* x, int64_t num_rows, float* y, Stream stream) = 0;
+  /// Allocates nothing after the first call with a given num_rows (CPU: bucket of them). On CUDA such later calls can
+  /// be captured.
+  virtual Status run(const LinearArgs& args, Stream stream) = 0;
 
   virtual int64_t out_features() const = 0;
   virtual int64_t in_features() const = 0;
   virtual int64_t weight_bytes() const = 0;
+  /// The weight as rows [out_features, in_features] of the device's activation type, where it is held so; else null.
+  virtual const void* plain_rows() const { return nullptr; }
 };
 
 /// The format that weights take unless the user names one; docs/design/2026-11-29-linear-layers.md says why.
-LinearFormat default_linear_format();
+LinearFormat default_linear_format(Stream stream);
 
-/// Formats this CPU runs with native instructions.
-bool linear_format_supported(LinearFormat format);
+/// Formats that the device runs with native instructions.
+bool linear_format_supported(LinearFormat format, Stream stream);
 
 }  // namespace kvant::ops

@@ -11,6 +11,7 @@
 
 #include "core/float_bits.h"
 #include "kvant/core/thread_pool.h"
+#include "ops/linear_cpu.h"
 #include "ops/openmp_team.h"
 #include "ops/row_loop.h"
 
@@ -28,7 +29,7 @@ memory::desc row_major(int64_t rows, int64_t columns, memory::data_type type) {
   return {{rows, columns}, type, memory::dims{columns, 1}};
 }
 
-class Bf16Linear final : public Linear {
+class Bf16Linear final : public CpuLinear {
  public:
   Bf16Linear(int64_t out_features, int64_t in_features, int64_t max_rows)
       : out_features_(out_features),
@@ -55,7 +56,7 @@ class Bf16Linear final : public Linear {
 
   int64_t scratch_bytes(int64_t num_rows) const { return num_rows * in_features_ * int64_t{sizeof(uint16_t)}; }
 
-  void run(const float* x, int64_t num_rows, float* y, Stream stream) override {
+  void multiply(const float* x, int64_t num_rows, float* y, Stream stream) override {
     auto* rounded = reinterpret_cast<uint16_t*>(stream.pool->scratch(scratch_bytes(num_rows)));
     for_row_blocks(num_rows, in_features_, stream, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin * in_features_; i < end * in_features_; ++i) rounded[i] = float_to_bf16(x[i]);

@@ -8,12 +8,13 @@
 
 #include "kvant/core/thread_pool.h"
 #include "ops/f32_kernel.h"
+#include "ops/linear_cpu.h"
 #include "ops/panel_tasks.h"
 
 namespace kvant::ops {
 namespace {
 
-class F32Linear final : public Linear {
+class F32Linear final : public CpuLinear {
  public:
   F32Linear(int64_t out_features, int64_t in_features)
       : out_features_(out_features),
@@ -38,7 +39,7 @@ class F32Linear final : public Linear {
     });
   }
 
-  void run(const float* x, int64_t num_rows, float* y, Stream stream) override {
+  void multiply(const float* x, int64_t num_rows, float* y, Stream stream) override {
     const F32Panels weights{panels_.data(), in_features_, out_features_};
     const int64_t row_bytes = in_features_ * int64_t{sizeof(float)};
     for_panel_tasks(num_rows, row_bytes, num_panels_, *stream.pool,

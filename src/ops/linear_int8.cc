@@ -11,6 +11,7 @@
 
 #include "kvant/core/thread_pool.h"
 #include "ops/int8_kernel.h"
+#include "ops/linear_cpu.h"
 #include "ops/panel_tasks.h"
 #include "ops/row_loop.h"
 
@@ -21,7 +22,7 @@ constexpr int64_t kAlignment = 64;
 
 constexpr int64_t align_up(int64_t bytes) { return divide_up(bytes, kAlignment) * kAlignment; }
 
-class Int8Linear final : public Linear {
+class Int8Linear final : public CpuLinear {
  public:
   Int8Linear(int64_t out_features, int64_t in_features)
       : out_features_(out_features),
@@ -56,7 +57,7 @@ class Int8Linear final : public Linear {
     return align_up(num_rows * int64_t{sizeof(float)}) + num_rows * stride_ * int64_t{sizeof(int16_t)};
   }
 
-  void run(const float* x, int64_t num_rows, float* y, Stream stream) override {
+  void multiply(const float* x, int64_t num_rows, float* y, Stream stream) override {
     ThreadPool& pool = *stream.pool;
     std::byte* scratch = pool.scratch(scratch_bytes(num_rows));
     auto* row_scales = reinterpret_cast<float*>(scratch);

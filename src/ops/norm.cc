@@ -52,5 +52,9 @@ void rms_norm(const float* x, int64_t rows, int64_t dim, const float* weight, fl
   });
 }
 
+void rms_norm_row(const float* x, int64_t dim, const float* weight, float eps, float* out) {
+  HWY_DYNAMIC_DISPATCH(RmsNormRow)(x, dim, weight, eps, out);
+}
+
 }  // namespace kvant::ops
 #endif

@@ -10,4 +10,7 @@ namespace kvant::ops {
 /// result depends on that row alone.
 void rms_norm(const float* x, int64_t rows, int64_t dim, const float* weight, float eps, float* out, Stream stream);
 
+/// The same for one row, on the calling thread.
+void rms_norm_row(const float* x, int64_t dim, const float* weight, float eps, float* out);
+
 }  // namespace kvant::ops

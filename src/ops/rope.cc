@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "kvant/core/status.h"
+#include "ops/cuda/decoder_kernels.h"
 #include "ops/row_loop.h"
 #include "ops/simd_targets.h"
 
@@ -87,6 +88,36 @@ Rope::Rope(RopeParams params) : params_(std::move(params)), frequencies_(static_
     frequencies_[i] = std::pow(params_.theta, -2.0 * static_cast<double>(i) / params_.dim);
     if (!params_.frequency_factors.empty()) frequencies_[i] /= static_cast<double>(params_.frequency_factors[i]);
   }
+}
+
+Result<Rope> Rope::create(RopeParams params, int64_t max_tokens, Stream stream) {
+  Rope rope(std::move(params));
+  rope.max_tokens_ = max_tokens;
+  if (stream.cuda == nullptr || rope.frequencies_.empty()) return rope;
+  const auto frequency_bytes = static_cast<int64_t>(rope.frequencies_.size() * sizeof(double));
+  KVANT_ASSIGN_OR_FAIL(
+      rope.device_,
+      DeviceBuffer::create(MemoryKind::kCuda, frequency_bytes + 2 * rope.table_size() * int64_t{sizeof(float)},
+                           "sines of positions"));
+  KVANT_FAIL_IF_ERROR(copy_bytes(rope.device_.data(), rope.frequencies_.data(), frequency_bytes, stream));
+  KVANT_FAIL_IF_ERROR(synchronise(stream));
+  return rope;
+}
+
+Status Rope::set_positions(const int32_t* positions, int64_t num_tokens, Stream stream) {
+  if (stream.cuda == nullptr) {
+    set_positions({positions, static_cast<size_t>(num_tokens)});
+    return {};
+  }
+  KVANT_CHECK(num_tokens <= max_tokens_);
+  num_tokens_ = num_tokens;
+  return cuda::fill_rope_tables({.frequencies = device_.as<double>(),
+                                 .num_pairs = num_pairs(),
+                                 .positions = positions,
+                                 .num_tokens = num_tokens,
+                                 .cosines = device_cosines(),
+                                 .sines = device_cosines() + table_size()},
+                                stream.cuda);
 }
 
 void Rope::set_positions(std::span<const int32_t> positions) {

@@ -4,6 +4,8 @@
 #include <span>
 #include <vector>
 
+#include "core/device_memory.h"
+#include "kvant/core/status.h"
 #include "kvant/core/stream.h"
 
 namespace kvant::ops {
@@ -34,7 +36,11 @@ std::vector<float> llama3_frequency_factors(int32_t dim, double theta, const Lla
 class Rope {
  public:
   explicit Rope(RopeParams params);
+  /// For a stream's device. On CUDA the tables are made there, for at most `max_tokens` tokens a step.
+  static Result<Rope> create(RopeParams params, int64_t max_tokens, Stream stream);
 
+  /// Positions of the step's tokens, in memory of the stream's device.
+  Status set_positions(const int32_t* positions, int64_t num_tokens, Stream stream);
   /// Positions of the step's tokens. Allocates only when a step has more tokens than any before.
   void set_positions(std::span<const int32_t> positions);
 
@@ -42,12 +48,24 @@ class Rope {
   /// is that of `set_positions`.
   void apply(float* x, int64_t num_heads, int64_t head_dim, int64_t token_stride, Stream stream) const;
 
+  int64_t num_pairs() const { return static_cast<int64_t>(frequencies_.size()); }
+  RopePairs pairs() const { return params_.pairs; }
+  /// [num_tokens, num_pairs] in memory of the device.
+  const float* cosines() const { return device_.data() == nullptr ? cosines_.data() : device_cosines(); }
+  const float* sines() const { return device_.data() == nullptr ? sines_.data() : device_cosines() + table_size(); }
+
  private:
+  // On CUDA: frequencies (double), cosines, sines.
+  float* device_cosines() const { return reinterpret_cast<float*>(device_.as<double>() + frequencies_.size()); }
+  int64_t table_size() const { return max_tokens_ * num_pairs(); }
+
   RopeParams params_;
   std::vector<double> frequencies_;  // [dim / 2]
   std::vector<float> cosines_;       // [num_tokens, dim / 2]
   std::vector<float> sines_;
   int64_t num_tokens_ = 0;
+  DeviceBuffer device_;
+  int64_t max_tokens_ = 0;
 };
 
 }  // namespace kvant::ops

@@ -63,4 +63,10 @@ inline double tiny_model_divergence(const attn::KvSpec& spec) {
 /// Logits of one model run in two ways that differ in the order of fp32 sums alone (batch shapes, chunks).
 constexpr float reordering_tolerance() { return 1e-3f; }
 
+/// What CUDA writes in bf16 against fp32 on the same bf16 inputs: half an ulp, and fp32 sums in another order, whose
+/// error grows with the sum of magnitudes.
+constexpr Tolerance bf16_activation_tolerance(double sum_of_magnitudes) { return {1e-5 * sum_of_magnitudes, 0x1p-8}; }
+/// The same in fp32.
+constexpr Tolerance f32_activation_tolerance(double sum_of_magnitudes) { return {1e-5 * sum_of_magnitudes, 1e-6}; }
+
 }  // namespace kvant::test

@@ -75,15 +75,16 @@ class KvCacheSet {
   /// Reserves pages, ages what falls out of the tail, and prepares slots and tables. On failure nothing has changed.
   Status begin_step(std::span<const StepRow> rows);
   /// Writes this step's keys and values of a layer, ages its pages, then attends. Tokens are those of the rows, in
-  /// order. q and out are dense [tokens, heads, head_dim]; k and v have token strides in elements.
+  /// order. q and out are dense [tokens, heads, head_dim]; k and v have token strides in elements. All are activations
+  /// of the stream's device, f32 on the CPU and bf16 on CUDA.
   struct AttendArgs {
-    const float* q = nullptr;
-    const float* k = nullptr;
-    const float* v = nullptr;
+    const void* q = nullptr;
+    const void* k = nullptr;
+    const void* v = nullptr;
     int64_t k_token_stride = 0;
     int64_t v_token_stride = 0;
     const float* sinks = nullptr;
-    float* out = nullptr;
+    void* out = nullptr;
   };
   Status attend(int32_t layer, const AttendArgs& args, Stream stream);
   void end_step();

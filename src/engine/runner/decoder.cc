@@ -1,15 +1,16 @@
 #include "engine/runner/decoder.h"
 
 #include <algorithm>
-#include <cmath>
+#include <utility>
 
+#include "core/float_bits.h"
 #include "engine/models/rope_params.h"
-#include "ops/activation.h"
-#include "ops/norm.h"
-#include "ops/row_loop.h"
 
 namespace kvant::engine {
 namespace {
+
+/// Rows of logits that the device holds at once; more are done in turns.
+constexpr int64_t kMaxHeadRows = 256;
 
 struct Widths {
   int64_t q = 0;
@@ -27,71 +28,95 @@ Widths widths(const LayerConfig& layer) {
 }
 
 template <class Size>
-void resize_for_largest(std::vector<float>& buffer, const ModelConfig& config, int64_t max_tokens, Size size) {
-  int64_t largest = 0;
-  for (const LayerConfig& layer : config.layers) largest = std::max(largest, size(layer));
-  buffer.resize(static_cast<size_t>(max_tokens * largest));
+int64_t largest(const ModelConfig& config, Size size) {
+  int64_t out = 0;
+  for (const LayerConfig& layer : config.layers) out = std::max(out, size(layer));
+  return out;
 }
+
+const float* values(const DeviceBuffer& buffer) { return buffer.as<float>(); }
 
 }  // namespace
 
-Decoder::Decoder(const ModelConfig& config, const DecoderWeights& weights, int64_t max_tokens, ThreadPool& pool)
-    : config_(config), weights_(weights), stream_(Stream::on_cpu(pool)) {
+Result<std::unique_ptr<Decoder>> Decoder::create(const ModelConfig& config, const DecoderWeights& weights,
+                                                 int64_t max_tokens, Stream stream) {
+  std::unique_ptr<Decoder> decoder(new Decoder(config, weights, stream));
+  KVANT_FAIL_IF_ERROR(decoder->create_ropes(max_tokens));
+  KVANT_FAIL_IF_ERROR(decoder->allocate(max_tokens));
+  return decoder;
+}
+
+Status Decoder::create_ropes(int64_t max_tokens) {
   std::vector<RopeConfig> distinct;
-  for (const LayerConfig& layer : config.layers) {
+  for (const LayerConfig& layer : config_.layers) {
     const auto same = std::find(distinct.begin(), distinct.end(), layer.rope);
     layer_rope_.push_back(static_cast<size_t>(same - distinct.begin()));
     if (same != distinct.end()) continue;
     distinct.push_back(layer.rope);
-    ropes_.emplace_back(rope_params(layer.rope));
+    KVANT_ASSIGN_OR_RETURN(ops::Rope rope, ops::Rope::create(rope_params(layer.rope), max_tokens, stream_));
+    ropes_.push_back(std::move(rope));
   }
-  hidden_.resize(static_cast<size_t>(max_tokens * config.hidden_size));
-  normed_.resize(hidden_.size());
-  projected_.resize(hidden_.size());
-  resize_for_largest(qkv_, config, max_tokens, [](const LayerConfig& layer) { return widths(layer).qkv(); });
-  resize_for_largest(q_, config, max_tokens, [](const LayerConfig& layer) { return widths(layer).q; });
-  resize_for_largest(attended_, config, max_tokens, [](const LayerConfig& layer) { return widths(layer).attended; });
-  resize_for_largest(gate_up_, config, max_tokens,
-                     [](const LayerConfig& layer) { return int64_t{2} * layer.ffn_size; });
-  resize_for_largest(activated_, config, max_tokens, [](const LayerConfig& layer) { return int64_t{layer.ffn_size}; });
-}
-
-Status Decoder::run(const DecoderPass& pass, LayerObserver* observer) {
-  embed(pass.tokens);
-  for (ops::Rope& rope : ropes_) rope.set_positions(pass.positions);
-  for (int32_t layer = 0; layer < config_.num_layers(); ++layer) {
-    KVANT_RETURN_IF_ERROR(attention(layer, pass, observer));
-    feed_forward(layer, std::ssize(pass.tokens));
-  }
-  head(pass);
   return {};
 }
 
-void Decoder::embed(std::span<const int32_t> tokens) {
-  const int64_t width = config_.hidden_size;
-  ops::for_row_blocks(std::ssize(tokens), width, stream_, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      const int64_t token = tokens[static_cast<size_t>(i)];
-      weights_.embedding.read(token, token + 1, hidden_.data() + i * width);
-    }
-  });
+Status Decoder::allocate(int64_t max_tokens) {
+  KVANT_ASSIGN_OR_RETURN(step_, MirroredBuffer::create(3 * MirroredBuffer::bytes_for<int32_t>(max_tokens), stream_));
+  tokens_ = step_.carve<int32_t>(max_tokens);
+  positions_ = step_.carve<int32_t>(max_tokens);
+  wanted_ = step_.carve<int32_t>(max_tokens);
+
+  const bool cuda = stream_.cuda != nullptr;
+  const int64_t element = dtype_bytes(ops::activation_dtype(stream_));
+  const auto make = [&](DeviceBuffer& buffer, int64_t rows, int64_t width, int64_t element_bytes) -> Status {
+    KVANT_ASSIGN_OR_RETURN(
+        buffer, DeviceBuffer::create(memory_of(stream_), rows * width * element_bytes, "activations of a batch"));
+    return {};
+  };
+  constexpr int64_t kFloat = sizeof(float);
+  KVANT_RETURN_IF_ERROR(make(hidden_, max_tokens, config_.hidden_size, kFloat));
+  KVANT_RETURN_IF_ERROR(make(normed_, max_tokens, config_.hidden_size, element));
+  KVANT_RETURN_IF_ERROR(
+      make(qkv_, max_tokens, largest(config_, [](const auto& l) { return widths(l).qkv(); }), element));
+  KVANT_RETURN_IF_ERROR(make(q_, max_tokens, largest(config_, [](const auto& l) { return widths(l).q; }), element));
+  KVANT_RETURN_IF_ERROR(
+      make(attended_, max_tokens, largest(config_, [](const auto& l) { return widths(l).attended; }), element));
+  const int64_t ffn = largest(config_, [](const auto& l) { return int64_t{l.ffn_size}; });
+  KVANT_RETURN_IF_ERROR(make(gate_up_, max_tokens, 2 * ffn, element));
+  KVANT_RETURN_IF_ERROR(make(activated_, max_tokens, ffn, element));
+  if (!cuda) return make(projected_, max_tokens, config_.hidden_size, kFloat);
+  head_rows_ = std::min(max_tokens, kMaxHeadRows);
+  return make(logits_, head_rows_, config_.vocabulary_size, kFloat);
 }
 
-void Decoder::normalise(const float* rows, int64_t num_rows, const std::vector<float>& weight, float* out) {
-  ops::rms_norm(rows, num_rows, std::ssize(weight), weight.data(), config_.norm_epsilon, out, stream_);
+Status Decoder::send_tokens(const DecoderPass& pass) {
+  std::copy(pass.tokens.begin(), pass.tokens.end(), tokens_.host);
+  std::copy(pass.positions.begin(), pass.positions.end(), positions_.host);
+  std::copy(pass.wanted.begin(), pass.wanted.end(), wanted_.host);
+  return step_.upload(stream_);
 }
 
-void Decoder::prepare_qkv(const LayerConfig& layer, const DecoderLayer& weights, const ops::Rope& rope,
-                          int64_t num_tokens) {
-  const Widths width = widths(layer);
-  if (!weights.qkv_bias.empty())
-    for (int64_t token = 0; token < num_tokens; ++token)
-      ops::add(qkv_.data() + token * width.qkv(), weights.qkv_bias.data(), width.qkv(),
-               qkv_.data() + token * width.qkv());
-  rope.apply(qkv_.data(), layer.num_q_heads, layer.head_dim_k, width.qkv(), stream_);
-  rope.apply(qkv_.data() + width.q, layer.num_kv_heads, layer.head_dim_k, width.qkv(), stream_);
-  for (int64_t token = 0; token < num_tokens; ++token)
-    std::copy_n(qkv_.data() + token * width.qkv(), width.q, q_.data() + token * width.q);
+Status Decoder::run(const DecoderPass& pass, LayerObserver* observer) {
+  const int64_t num_tokens = std::ssize(pass.tokens);
+  KVANT_RETURN_IF_ERROR(send_tokens(pass));
+  KVANT_RETURN_IF_ERROR(weights_.embedding.run(tokens_.device, num_tokens, hidden_.as<float>(), stream_));
+  for (ops::Rope& rope : ropes_) KVANT_RETURN_IF_ERROR(rope.set_positions(positions_.device, num_tokens, stream_));
+  for (int32_t layer = 0; layer < config_.num_layers(); ++layer) {
+    KVANT_RETURN_IF_ERROR(attention(layer, pass, observer));
+    KVANT_RETURN_IF_ERROR(feed_forward(layer, num_tokens));
+  }
+  KVANT_RETURN_IF_ERROR(head(pass));
+  return synchronise(stream_);
+}
+
+Status Decoder::normalise(const DeviceBuffer& weight, int64_t num_rows, const int32_t* row_indices) {
+  return ops::normalise({.x = values(hidden_),
+                         .row_indices = row_indices,
+                         .num_rows = num_rows,
+                         .dim = config_.hidden_size,
+                         .weight = values(weight),
+                         .epsilon = config_.norm_epsilon,
+                         .out = normed_.data()},
+                        stream_);
 }
 
 Status Decoder::attention(int32_t index, const DecoderPass& pass, LayerObserver* observer) {
@@ -99,58 +124,120 @@ Status Decoder::attention(int32_t index, const DecoderPass& pass, LayerObserver*
   const DecoderLayer& weights = weights_.layers[static_cast<size_t>(index)];
   const Widths width = widths(layer);
   const int64_t num_tokens = std::ssize(pass.tokens);
-  normalise(hidden_.data(), num_tokens, weights.attention_norm, normed_.data());
-  weights.qkv->run(normed_.data(), num_tokens, qkv_.data(), stream_);
-  prepare_qkv(layer, weights, ropes_[layer_rope_[static_cast<size_t>(index)]], num_tokens);
-  const float* k = qkv_.data() + width.q;
-  const float* v = k + width.k;
-  if (observer != nullptr) observer->observe(index, num_tokens, q_.data(), k, width.qkv(), v, width.qkv());
+  KVANT_RETURN_IF_ERROR(normalise(weights.attention_norm, num_tokens, nullptr));
+  KVANT_RETURN_IF_ERROR(weights.qkv->run({.x = normed_.data(), .num_rows = num_tokens, .y = qkv_.data()}, stream_));
+  KVANT_RETURN_IF_ERROR(ops::split_qkv({.qkv = qkv_.data(),
+                                        .q = q_.data(),
+                                        .num_tokens = num_tokens,
+                                        .num_q_heads = layer.num_q_heads,
+                                        .num_kv_heads = layer.num_kv_heads,
+                                        .head_dim_k = layer.head_dim_k,
+                                        .head_dim_v = layer.head_dim_v,
+                                        .bias = values(weights.qkv_bias),
+                                        .q_norm = values(weights.q_norm),
+                                        .k_norm = values(weights.k_norm),
+                                        .epsilon = config_.norm_epsilon,
+                                        .rope = &ropes_[layer_rope_[static_cast<size_t>(index)]]},
+                                       stream_));
+  if (observer != nullptr) KVANT_RETURN_IF_ERROR(observe(index, num_tokens, *observer));
   for (const PassSegment& segment : pass.segments) {
+    const int64_t row = segment.first_token * width.qkv();
     KVANT_RETURN_IF_ERROR(segment.cache->attend(index,
-                                                {.q = q_.data() + segment.first_token * width.q,
-                                                 .k = k + segment.first_token * width.qkv(),
-                                                 .v = v + segment.first_token * width.qkv(),
+                                                {.q = activations(q_, segment.first_token * width.q),
+                                                 .k = activations(qkv_, row + width.q),
+                                                 .v = activations(qkv_, row + width.q + width.k),
                                                  .k_token_stride = width.qkv(),
                                                  .v_token_stride = width.qkv(),
                                                  .sinks = nullptr,
-                                                 .out = attended_.data() + segment.first_token * width.attended},
+                                                 .out = activations(attended_, segment.first_token * width.attended)},
                                                 stream_));
   }
-  weights.output->run(attended_.data(), num_tokens, projected_.data(), stream_);
-  ops::add(hidden_.data(), projected_.data(), num_tokens * config_.hidden_size, hidden_.data());
-  return {};
+  return weights.output->run({.x = attended_.data(),
+                              .num_rows = num_tokens,
+                              .y = hidden_.data(),
+                              .output = ops::LinearOutput::kAddF32,
+                              .scratch = projected_.data()},
+                             stream_);
 }
 
-void Decoder::feed_forward(int32_t index, int64_t num_tokens) {
+Status Decoder::feed_forward(int32_t index, int64_t num_tokens) {
   const LayerConfig& layer = config_.layers[static_cast<size_t>(index)];
   const DecoderLayer& weights = weights_.layers[static_cast<size_t>(index)];
-  normalise(hidden_.data(), num_tokens, weights.ffn_norm, normed_.data());
-  weights.gate_up->run(normed_.data(), num_tokens, gate_up_.data(), stream_);
+  KVANT_RETURN_IF_ERROR(normalise(weights.ffn_norm, num_tokens, nullptr));
+  KVANT_RETURN_IF_ERROR(
+      weights.gate_up->run({.x = normed_.data(), .num_rows = num_tokens, .y = gate_up_.data()}, stream_));
   switch (layer.activation) {
     case Activation::kSilu:
-      ops::silu_mul_rows(gate_up_.data(), num_tokens, layer.ffn_size, activated_.data(), stream_);
+      KVANT_RETURN_IF_ERROR(ops::gate_silu(
+          {.gate_up = gate_up_.data(), .num_rows = num_tokens, .size = layer.ffn_size, .out = activated_.data()},
+          stream_));
       break;
   }
-  weights.down->run(activated_.data(), num_tokens, projected_.data(), stream_);
-  ops::add(hidden_.data(), projected_.data(), num_tokens * config_.hidden_size, hidden_.data());
+  return weights.down->run({.x = activated_.data(),
+                            .num_rows = num_tokens,
+                            .y = hidden_.data(),
+                            .output = ops::LinearOutput::kAddF32,
+                            .scratch = projected_.data()},
+                           stream_);
 }
 
-void Decoder::head(const DecoderPass& pass) {
-  const int64_t width = config_.hidden_size;
+Status Decoder::head(const DecoderPass& pass) {
+  return stream_.cuda != nullptr ? head_on_device(pass) : head_on_cpu(pass);
+}
+
+Status Decoder::head_on_cpu(const DecoderPass& pass) {
   const int64_t num_wanted = std::ssize(pass.wanted);
-  // Wanted rows are gathered in place of the layer output, which is not needed any more.
-  for (int64_t i = 0; i < num_wanted; ++i)
-    std::copy_n(hidden_.data() + pass.wanted[static_cast<size_t>(i)] * width, width, projected_.data() + i * width);
-  normalise(projected_.data(), num_wanted, weights_.final_norm, normed_.data());
+  KVANT_RETURN_IF_ERROR(normalise(weights_.final_norm, num_wanted, wanted_.device));
   // One product per run of rows whose logits lie side by side: nearly always all of them.
   for (int64_t begin = 0; begin < num_wanted;) {
     int64_t end = begin + 1;
     while (end < num_wanted &&
            pass.logits[static_cast<size_t>(end)] == pass.logits[static_cast<size_t>(end - 1)] + config_.vocabulary_size)
       ++end;
-    weights_.head->run(normed_.data() + begin * width, end - begin, pass.logits[static_cast<size_t>(begin)], stream_);
+    KVANT_RETURN_IF_ERROR(weights_.head->run({.x = activations(normed_, begin * config_.hidden_size),
+                                              .num_rows = end - begin,
+                                              .y = pass.logits[static_cast<size_t>(begin)],
+                                              .output = ops::LinearOutput::kF32},
+                                             stream_));
     begin = end;
   }
+  return {};
+}
+
+Status Decoder::head_on_device(const DecoderPass& pass) {
+  const int64_t num_wanted = std::ssize(pass.wanted);
+  const int64_t row_bytes = config_.vocabulary_size * int64_t{sizeof(float)};
+  for (int64_t begin = 0; begin < num_wanted; begin += head_rows_) {
+    const int64_t num_rows = std::min(head_rows_, num_wanted - begin);
+    KVANT_RETURN_IF_ERROR(normalise(weights_.final_norm, num_rows, wanted_.device + begin));
+    KVANT_RETURN_IF_ERROR(weights_.head->run(
+        {.x = normed_.data(), .num_rows = num_rows, .y = logits_.data(), .output = ops::LinearOutput::kF32}, stream_));
+    for (int64_t row = 0; row < num_rows; ++row)
+      KVANT_RETURN_IF_ERROR(copy_bytes(pass.logits[static_cast<size_t>(begin + row)], logits_.data() + row * row_bytes,
+                                       row_bytes, stream_));
+  }
+  return {};
+}
+
+Status Decoder::observe(int32_t index, int64_t num_tokens, LayerObserver& observer) {
+  const Widths width = widths(config_.layers[static_cast<size_t>(index)]);
+  const float* q = q_.as<float>();
+  const float* qkv = qkv_.as<float>();
+  std::vector<float> host;  // Calibration alone comes here.
+  if (stream_.cuda != nullptr) {
+    const int64_t q_count = num_tokens * width.q, count = q_count + num_tokens * width.qkv();
+    std::vector<uint16_t> rounded(static_cast<size_t>(count));
+    constexpr int64_t kBytes = sizeof(uint16_t);
+    KVANT_RETURN_IF_ERROR(copy_bytes(rounded.data(), q_.data(), q_count * kBytes, stream_));
+    KVANT_RETURN_IF_ERROR(
+        copy_bytes(rounded.data() + q_count, qkv_.data(), num_tokens * width.qkv() * kBytes, stream_));
+    KVANT_RETURN_IF_ERROR(synchronise(stream_));
+    for (const uint16_t bits : rounded) host.push_back(bf16_to_float(bits));
+    q = host.data();
+    qkv = host.data() + q_count;
+  }
+  observer.observe(index, num_tokens, q, qkv + width.q, width.qkv(), qkv + width.q + width.k, width.qkv());
+  return {};
 }
 
 }  // namespace kvant::engine

@@ -1,16 +1,18 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
+#include "core/device_memory.h"
 #include "engine/cache/kv_cache_set.h"
 #include "engine/runner/decoder_weights.h"
 #include "engine/runner/runner.h"
 #include "kvant/core/status.h"
 #include "kvant/core/stream.h"
-#include "kvant/core/thread_pool.h"
 #include "kvant/engine/model_config.h"
+#include "ops/decoder_ops.h"
 #include "ops/rope.h"
 
 namespace kvant::engine {
@@ -22,7 +24,7 @@ struct PassSegment {
   int64_t num_tokens = 0;
 };
 
-/// One trip of a batch of tokens through all layers.
+/// One trip of a batch of tokens through all layers. Everything is in host memory.
 struct DecoderPass {
   std::span<const int32_t> tokens;
   std::span<const int32_t> positions;  ///< One per token.
@@ -31,36 +33,53 @@ struct DecoderPass {
   std::span<float* const> logits;   ///< and where each goes: [vocabulary].
 };
 
-/// The decoder-only transformer that a ModelConfig describes. Buffers are sized once for `max_tokens`.
+/// The decoder-only transformer that a ModelConfig describes, on the device of a stream. Buffers are sized once for
+/// `max_tokens`.
 class Decoder {
  public:
-  Decoder(const ModelConfig& config, const DecoderWeights& weights, int64_t max_tokens, ThreadPool& pool);
+  static Result<std::unique_ptr<Decoder>> create(const ModelConfig& config, const DecoderWeights& weights,
+                                                 int64_t max_tokens, Stream stream);
 
+  /// Returns when the logits are there.
   Status run(const DecoderPass& pass, LayerObserver* observer);
 
  private:
+  Decoder(const ModelConfig& config, const DecoderWeights& weights, Stream stream)
+      : config_(config), weights_(weights), stream_(stream) {}
+
+  Status allocate(int64_t max_tokens);
+  Status create_ropes(int64_t max_tokens);
+  Status send_tokens(const DecoderPass& pass);
   Status attention(int32_t layer, const DecoderPass& pass, LayerObserver* observer);
-  void feed_forward(int32_t layer, int64_t num_tokens);
-  void head(const DecoderPass& pass);
-  void embed(std::span<const int32_t> tokens);
-  void normalise(const float* rows, int64_t num_rows, const std::vector<float>& weight, float* out);
-  /// From the fused projection: biases, RoPE, queries side by side.
-  void prepare_qkv(const LayerConfig& layer, const DecoderLayer& weights, const ops::Rope& rope, int64_t num_tokens);
+  Status feed_forward(int32_t layer, int64_t num_tokens);
+  Status head(const DecoderPass& pass);
+  Status head_on_cpu(const DecoderPass& pass);
+  Status head_on_device(const DecoderPass& pass);
+  Status normalise(const DeviceBuffer& weight, int64_t num_rows, const int32_t* row_indices);
+  Status observe(int32_t layer, int64_t num_tokens, LayerObserver& observer);
+  /// A piece of activations, in elements.
+  std::byte* activations(const DeviceBuffer& buffer, int64_t element) const {
+    return buffer.data() + element * dtype_bytes(ops::activation_dtype(stream_));
+  }
 
   const ModelConfig& config_;
   const DecoderWeights& weights_;
   Stream stream_;
   std::vector<ops::Rope> ropes_;    ///< One per distinct RoPE of the model.
   std::vector<size_t> layer_rope_;  ///< Index of each layer's.
+  MirroredBuffer step_;
+  Mirrored<int32_t> tokens_, positions_, wanted_;
+  DeviceBuffer hidden_;  ///< [max_tokens, hidden] fp32: rounding it would add up over the layers.
   // Activations, [max_tokens, ...].
-  std::vector<float> hidden_;
-  std::vector<float> normed_;
-  std::vector<float> qkv_;
-  std::vector<float> q_;
-  std::vector<float> attended_;
-  std::vector<float> projected_;
-  std::vector<float> gate_up_;
-  std::vector<float> activated_;
+  DeviceBuffer normed_;
+  DeviceBuffer qkv_;
+  DeviceBuffer q_;
+  DeviceBuffer attended_;
+  DeviceBuffer gate_up_;
+  DeviceBuffer activated_;
+  DeviceBuffer projected_;  ///< CPU: scratch of products that are added.
+  DeviceBuffer logits_;     ///< CUDA: [head rows, vocabulary] fp32
+  int64_t head_rows_ = 0;
 };
 
 }  // namespace kvant::engine

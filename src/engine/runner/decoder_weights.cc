@@ -25,25 +25,30 @@ ops::WeightRows stacked(std::vector<const WeightView*> parts) {
   };
 }
 
-std::vector<float> read_vector(const WeightView& view) {
-  std::vector<float> out(static_cast<size_t>(view.columns));
-  view.read(0, 1, out.data());
-  return out;
-}
-
 class Loader {
  public:
-  Loader(ops::LinearFormat format, int64_t max_rows, Stream stream)
-      : format_(format), max_rows_(max_rows), stream_(stream) {}
+  Loader(ops::LinearFormat format, int64_t max_rows, Stream stream, ops::LinearContext& context)
+      : format_(format), max_rows_(max_rows), stream_(stream), context_(context) {}
 
   Result<std::unique_ptr<ops::Linear>> linear(std::initializer_list<const WeightView*> parts) {
     int64_t rows = 0;
     for (const WeightView* part : parts) rows += part->rows;
     const WeightView& first = **parts.begin();
-    auto out = ops::Linear::create(format_, rows, first.columns, stacked(parts), max_rows_, stream_);
+    auto out = ops::Linear::create(format_, rows, first.columns, stacked(parts), max_rows_, stream_, &context_);
     if (!out) return failure(out.error().code(), fmt::format("tensor '{}': {}", first.name, out.error().message()));
     bytes_ += (*out)->weight_bytes();
     return out;
+  }
+
+  /// Vectors one after the other; those that the model does not have add nothing.
+  Result<DeviceBuffer> vectors(std::initializer_list<const WeightView*> parts) const {
+    std::vector<float> values;
+    for (const WeightView* part : parts) {
+      if (!part->present()) continue;
+      values.resize(values.size() + static_cast<size_t>(part->columns));
+      part->read(0, 1, values.data() + values.size() - static_cast<size_t>(part->columns));
+    }
+    return upload(values, "weights", stream_);
   }
   int64_t bytes() const { return bytes_; }
 
@@ -51,14 +56,14 @@ class Loader {
   ops::LinearFormat format_;
   int64_t max_rows_;
   Stream stream_;
+  ops::LinearContext& context_;
   int64_t bytes_ = 0;
 };
 
 Status refuse_missing_features(const LayerConfig& layer) {
-  const char* feature = layer.qk_norm       ? "norms of queries and keys"
-                        : layer.output_bias ? "a bias of the attention output"
-                        : layer.sinks       ? "attention sinks"
-                                            : nullptr;
+  const char* feature = layer.output_bias ? "a bias of the attention output"
+                        : layer.sinks     ? "attention sinks"
+                                          : nullptr;
   if (feature == nullptr) return {};
   return {StatusCode::kUnsupported, fmt::format("the model has {}, which the decoder does not have", feature)};
 }
@@ -66,10 +71,11 @@ Status refuse_missing_features(const LayerConfig& layer) {
 }  // namespace
 
 Result<DecoderWeights> load_decoder_weights(const ModelSource& source, ops::LinearFormat format, int64_t max_rows,
-                                            const ProgressFn& progress, Stream stream) {
+                                            const ProgressFn& progress, Stream stream, ThreadPool& loaders) {
   for (const LayerConfig& layer : source.config.layers) KVANT_FAIL_IF_ERROR(refuse_missing_features(layer));
-  Loader loader(format, max_rows, stream);
   DecoderWeights out;
+  KVANT_ASSIGN_OR_FAIL(out.context, ops::LinearContext::create(stream, loaders));
+  Loader loader(format, max_rows, stream, *out.context);
   const auto num_layers = static_cast<int64_t>(source.layers.size());
   const auto report = [&](int64_t done) {
     if (progress) progress("loading weights", done, num_layers + 1);
@@ -77,14 +83,11 @@ Result<DecoderWeights> load_decoder_weights(const ModelSource& source, ops::Line
   report(0);
   for (const LayerWeights& weights : source.layers) {
     DecoderLayer layer;
-    layer.attention_norm = read_vector(weights.attention_norm);
-    layer.ffn_norm = read_vector(weights.ffn_norm);
-    if (weights.q_bias.present()) {
-      for (const WeightView* bias : {&weights.q_bias, &weights.k_bias, &weights.v_bias}) {
-        const std::vector<float> part = read_vector(*bias);
-        layer.qkv_bias.insert(layer.qkv_bias.end(), part.begin(), part.end());
-      }
-    }
+    KVANT_ASSIGN_OR_FAIL(layer.attention_norm, loader.vectors({&weights.attention_norm}));
+    KVANT_ASSIGN_OR_FAIL(layer.ffn_norm, loader.vectors({&weights.ffn_norm}));
+    KVANT_ASSIGN_OR_FAIL(layer.qkv_bias, loader.vectors({&weights.q_bias, &weights.k_bias, &weights.v_bias}));
+    KVANT_ASSIGN_OR_FAIL(layer.q_norm, loader.vectors({&weights.q_norm}));
+    KVANT_ASSIGN_OR_FAIL(layer.k_norm, loader.vectors({&weights.k_norm}));
     KVANT_ASSIGN_OR_FAIL(layer.qkv, loader.linear({&weights.q, &weights.k, &weights.v}));
     KVANT_ASSIGN_OR_FAIL(layer.output, loader.linear({&weights.output}));
     KVANT_ASSIGN_OR_FAIL(layer.gate_up, loader.linear({&weights.gate, &weights.up}));
@@ -92,10 +95,14 @@ Result<DecoderWeights> load_decoder_weights(const ModelSource& source, ops::Line
     out.layers.push_back(std::move(layer));
     report(std::ssize(out.layers));
   }
-  out.final_norm = read_vector(source.final_norm);
+  KVANT_ASSIGN_OR_FAIL(out.final_norm, loader.vectors({&source.final_norm}));
   KVANT_ASSIGN_OR_FAIL(out.head, loader.linear({&source.head}));
-  out.embedding = source.embedding;
-  out.bytes = loader.bytes();
+  KVANT_ASSIGN_OR_FAIL(
+      out.embedding,
+      ops::Embedding::create(source.embedding.rows, source.embedding.columns, source.embedding.read,
+                             source.config.tied_head ? out.head.get() : nullptr, stream, out.context.get()));
+  out.bytes = loader.bytes() + out.embedding.bytes();
+  KVANT_FAIL_IF_ERROR(synchronise(stream));
   report(num_layers + 1);
   return out;
 }

@@ -4,35 +4,42 @@
 #include <memory>
 #include <vector>
 
+#include "core/device_memory.h"
 #include "engine/models/model_source.h"
 #include "kvant/core/status.h"
 #include "kvant/core/stream.h"
+#include "kvant/core/thread_pool.h"
 #include "kvant/engine/engine.h"
+#include "ops/decoder_ops.h"
 #include "ops/linear.h"
 
 namespace kvant::engine {
 
-/// One layer's weights as the decoder runs them: q, k, v in one product, gate and up in one.
+/// One layer's weights as the decoder runs them, in memory of its device: q, k, v in one product, gate and up in one.
+/// Vectors are fp32; an empty one means that the layer has none.
 struct DecoderLayer {
-  std::vector<float> attention_norm;
+  DeviceBuffer attention_norm;
   std::unique_ptr<ops::Linear> qkv;
-  std::vector<float> qkv_bias;  ///< Empty = none.
+  DeviceBuffer qkv_bias;
+  DeviceBuffer q_norm, k_norm;
   std::unique_ptr<ops::Linear> output;
-  std::vector<float> ffn_norm;
+  DeviceBuffer ffn_norm;
   std::unique_ptr<ops::Linear> gate_up;
   std::unique_ptr<ops::Linear> down;
 };
 
 struct DecoderWeights {
+  std::unique_ptr<ops::LinearContext> context;  ///< Before the layers: it outlives them.
   std::vector<DecoderLayer> layers;
-  std::vector<float> final_norm;
+  DeviceBuffer final_norm;
   std::unique_ptr<ops::Linear> head;
-  WeightView embedding;  ///< Rows are read when a token needs them.
-  int64_t bytes = 0;     ///< Of what is held in memory; the embedding stays in its file.
+  ops::Embedding embedding;
+  int64_t bytes = 0;  ///< Of matrices held in memory.
 };
 
-/// Reads and prepares all weights of a model. Layer features that the decoder does not have are refused by name.
+/// Reads and prepares all weights of a model for a stream's device. Layer features that the decoder does not have are
+/// refused by name. `loaders` reads and converts. The source must outlive the weights.
 Result<DecoderWeights> load_decoder_weights(const ModelSource& source, ops::LinearFormat format, int64_t max_rows,
-                                            const ProgressFn& progress, Stream stream);
+                                            const ProgressFn& progress, Stream stream, ThreadPool& loaders);
 
 }  // namespace kvant::engine

@@ -14,15 +14,15 @@
 namespace kvant::engine {
 namespace {
 
-Result<ops::LinearFormat> choose_linear_format(WeightFormat format) {
+Result<ops::LinearFormat> choose_linear_format(WeightFormat format, Stream stream) {
   switch (format) {
     case WeightFormat::kF32: return ops::LinearFormat::kF32;
     case WeightFormat::kInt8: return ops::LinearFormat::kInt8;
     case WeightFormat::kBf16:
-      if (ops::linear_format_supported(ops::LinearFormat::kBf16)) return ops::LinearFormat::kBf16;
+      if (ops::linear_format_supported(ops::LinearFormat::kBf16, stream)) return ops::LinearFormat::kBf16;
       return failure(StatusCode::kUnsupported,
                      "weights in bf16 need a CPU with bf16 instructions; use --weights auto, f32 or int8");
-    case WeightFormat::kAuto: return ops::default_linear_format();
+    case WeightFormat::kAuto: return ops::default_linear_format(stream);
   }
   return failure(StatusCode::kInternal, "weight format out of range");
 }
@@ -78,10 +78,11 @@ Result<std::unique_ptr<Runner>> Runner::create(ModelSource source, const RunnerO
   impl->options = options;
   const ModelConfig& config = impl->source.config;
   if (impl->options.max_context <= 0) impl->options.max_context = config.context_limit;
-  KVANT_ASSIGN_OR_FAIL(impl->format, choose_linear_format(options.weights));
+  const Stream stream = Stream::on_cpu(pool);
+  KVANT_ASSIGN_OR_FAIL(impl->format, choose_linear_format(options.weights, stream));
   KVANT_ASSIGN_OR_FAIL(impl->weights, load_decoder_weights(impl->source, impl->format, options.max_batch_tokens,
-                                                           options.progress, Stream::on_cpu(pool)));
-  impl->decoder = std::make_unique<Decoder>(config, impl->weights, options.max_batch_tokens, pool);
+                                                           options.progress, stream, pool));
+  KVANT_ASSIGN_OR_FAIL(impl->decoder, Decoder::create(config, impl->weights, options.max_batch_tokens, stream));
   const auto max_tokens = static_cast<size_t>(options.max_batch_tokens);
   impl->tokens.reserve(max_tokens);
   impl->positions.reserve(max_tokens);

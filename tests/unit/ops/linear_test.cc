@@ -32,6 +32,26 @@ struct Problem {
 
 class LinearF32 : public testing::TestWithParam<Problem> {};
 
+TEST(LinearOutput, IsAddedToTheResidualStream) {
+  ThreadPool pool(2);
+  const Stream stream = Stream::on_cpu(pool);
+  const std::vector<float> weight = random_values(48 * 32, 1);
+  const std::vector<float> x = random_values(3 * 32, 2), before = random_values(3 * 48, 3);
+  auto linear = Linear::create(LinearFormat::kF32, 48, 32, rows_of(weight, 32), 3, stream);
+  ASSERT_TRUE(linear) << linear.error().to_string();
+  std::vector<float> product(3 * 48), scratch(3 * 48), sum = before;
+  ASSERT_TRUE((*linear)->run({.x = x.data(), .num_rows = 3, .y = product.data()}, stream).ok());
+  ASSERT_TRUE((*linear)
+                  ->run({.x = x.data(),
+                         .num_rows = 3,
+                         .y = sum.data(),
+                         .output = LinearOutput::kAddF32,
+                         .scratch = scratch.data()},
+                        stream)
+                  .ok());
+  for (size_t i = 0; i < sum.size(); ++i) ASSERT_EQ(sum[i], before[i] + product[i]) << i;
+}
+
 TEST_P(LinearF32, MatchesADoublePrecisionProduct) {
   const auto [out_features, in_features, max_rows] = GetParam();
   ThreadPool pool(2);
@@ -46,7 +66,7 @@ TEST_P(LinearF32, MatchesADoublePrecisionProduct) {
   EXPECT_GE((*linear)->weight_bytes(), out_features * in_features * 4);
   for (const int64_t num_rows : {int64_t{1}, std::min<int64_t>(3, max_rows), max_rows}) {
     std::vector<float> y(static_cast<size_t>(num_rows * out_features + 1), NAN);
-    (*linear)->run(x.data(), num_rows, y.data(), stream);
+    ASSERT_TRUE((*linear)->run({.x = x.data(), .num_rows = num_rows, .y = y.data()}, stream).ok());
     EXPECT_TRUE(std::isnan(y.back())) << "wrote past the output";
     for (int64_t row = 0; row < num_rows; ++row) {
       for (int64_t out = 0; out < out_features; ++out) {
@@ -98,7 +118,7 @@ TEST_P(LinearInt8, MatchesTheProductWithRoundedWeights) {
   ASSERT_TRUE(linear) << linear.error().to_string();
   for (const int64_t num_rows : {int64_t{1}, std::min<int64_t>(3, max_rows), max_rows}) {
     std::vector<float> y(static_cast<size_t>(num_rows * out_features + 1), NAN);
-    (*linear)->run(x.data(), num_rows, y.data(), stream);
+    ASSERT_TRUE((*linear)->run({.x = x.data(), .num_rows = num_rows, .y = y.data()}, stream).ok());
     EXPECT_TRUE(std::isnan(y.back())) << "wrote past the output";
     for (int64_t row = 0; row < num_rows; ++row) {
       float largest = 0.0f;
@@ -135,7 +155,7 @@ TEST(LinearInt8Accuracy, ErrorComesFromWeightsAlone) {
   auto linear = Linear::create(LinearFormat::kInt8, kSize, kSize, rows_of(weight, kSize), 16, stream);
   ASSERT_TRUE(linear);
   std::vector<float> y(16 * kSize);
-  (*linear)->run(x.data(), 16, y.data(), stream);
+  ASSERT_TRUE((*linear)->run({.x = x.data(), .num_rows = 16, .y = y.data()}, stream).ok());
   double error_of_activations = 0, error_of_weights = 0, power = 0;
   for (int64_t row = 0; row < 16; ++row) {
     for (int64_t out = 0; out < kSize; ++out) {
@@ -163,7 +183,7 @@ TEST(LinearInt8Accuracy, SurvivesTheLargestSums) {
   auto linear = Linear::create(LinearFormat::kInt8, 1, kInputs, rows_of(weight, kInputs), 1, stream);
   ASSERT_TRUE(linear);
   float y = 0.0f;
-  (*linear)->run(x.data(), 1, &y, stream);
+  ASSERT_TRUE((*linear)->run({.x = x.data(), .num_rows = 1, .y = &y}, stream).ok());
   EXPECT_NEAR(y, -3.0f * kInputs, 3e-6f * kInputs);
 }
 
@@ -177,7 +197,7 @@ TEST(LinearInt8Accuracy, KeepsBadRowsToThemselves) {
   auto linear = Linear::create(LinearFormat::kInt8, 20, 37, rows_of(weight, 37), 4, stream);
   ASSERT_TRUE(linear);
   std::vector<float> y(4 * 20, 0.0f);
-  (*linear)->run(x.data(), 4, y.data(), stream);
+  ASSERT_TRUE((*linear)->run({.x = x.data(), .num_rows = 4, .y = y.data()}, stream).ok());
   for (int64_t i = 0; i < 80; ++i) EXPECT_EQ(std::isnan(y[i]), i < 40) << "element " << i;
 }
 
@@ -194,11 +214,14 @@ TEST_P(LinearBatchInvariance, RowsKeepTheirBitsInAnyBatchAndTeam) {
       const Stream stream = Stream::on_cpu(pool);
       auto linear = Linear::create(GetParam(), out_features, in_features, rows_of(weight, in_features), kRows, stream);
       ASSERT_TRUE(linear) << linear.error().to_string();
-      if (num_threads == 1) (*linear)->run(x.data(), kRows, expected.data(), stream);
+      if (num_threads == 1) {
+        ASSERT_TRUE((*linear)->run({.x = x.data(), .num_rows = kRows, .y = expected.data()}, stream).ok());
+      }
       for (const int64_t num_rows : {1, 2, 5, 7, 16, 31, 64, 150}) {
         const int64_t first = std::min<int64_t>(11, kRows - num_rows);
         std::vector<float> y(static_cast<size_t>(num_rows * out_features));
-        (*linear)->run(x.data() + first * in_features, num_rows, y.data(), stream);
+        ASSERT_TRUE(
+            (*linear)->run({.x = x.data() + first * in_features, .num_rows = num_rows, .y = y.data()}, stream).ok());
         ASSERT_TRUE(std::equal(y.begin(), y.end(), expected.begin() + first * out_features))
             << num_rows << " rows of " << out_features << " x " << in_features << " on " << num_threads << " threads";
       }

@@ -1,0 +1,110 @@
+#include "ops/cuda/decoder_kernels.h"
+
+#include <string>
+
+#include <cuda_runtime_api.h>
+
+#include "ops/cuda/argmax.cuh"
+#include "ops/cuda/elementwise.cuh"
+#include "ops/cuda/norm.cuh"
+#include "ops/cuda/qkv.cuh"
+
+namespace kvant::ops::cuda {
+namespace {
+
+unsigned blocks_for(int64_t count, int64_t per_block) {
+  return static_cast<unsigned>((count + per_block - 1) / per_block);
+}
+
+/// An empty grid is not a launch.
+template <class Params>
+Status launch(const char* name, void (*kernel)(Params), dim3 grid, int threads, const Params& params, void* stream) {
+  if (grid.x == 0 || grid.y == 0) return {};
+  kernel<<<grid, static_cast<unsigned>(threads), 0, static_cast<cudaStream_t>(stream)>>>(params);
+  const cudaError_t error = cudaGetLastError();
+  if (error == cudaSuccess) return {};
+  return {StatusCode::kCudaError,
+          std::string("the launch of the ") + name + " kernel failed: " + cudaGetErrorString(error)};
+}
+
+}  // namespace
+
+Status embed(const void* table, const int32_t* tokens, int64_t num_tokens, int64_t width, float* out, void* stream) {
+  const EmbedParams params{.table = static_cast<const __nv_bfloat16*>(table),
+                           .tokens = tokens,
+                           .out = out,
+                           .num_vectors = num_tokens * width / 8,
+                           .row_vectors = static_cast<int32_t>(width / 8)};
+  return launch("embedding", embed_kernel, blocks_for(params.num_vectors, kElementThreads), kElementThreads, params,
+                stream);
+}
+
+Status normalise(const NormArgs& args, void* stream) {
+  const NormParams params{.x = args.x,
+                          .row_indices = args.row_indices,
+                          .weight = args.weight,
+                          .out = static_cast<__nv_bfloat16*>(args.out),
+                          .dim = static_cast<int32_t>(args.dim),
+                          .epsilon = args.epsilon};
+  return launch("norm", normalise_kernel, static_cast<unsigned>(args.num_rows), kNormThreads, params, stream);
+}
+
+Status split_qkv(const SplitQkvArgs& args, void* stream) {
+  if (args.head_dim_k > kMaxQkvHeadDim || args.head_dim_v > kMaxQkvHeadDim)
+    return {StatusCode::kUnsupported, "head dim " + std::to_string(std::max(args.head_dim_k, args.head_dim_v)) +
+                                          ": CUDA splits heads of up to " + std::to_string(kMaxQkvHeadDim)};
+  const int32_t turned = args.num_q_heads + args.num_kv_heads;
+  QkvParams params{};
+  params.qkv = static_cast<__nv_bfloat16*>(args.qkv);
+  params.q = static_cast<__nv_bfloat16*>(args.q);
+  params.bias = args.bias;
+  params.q_norm = args.q_norm;
+  params.k_norm = args.k_norm;
+  params.cosines = args.rope->cosines();
+  params.sines = args.rope->sines();
+  params.heads = turned + (args.bias == nullptr ? 0 : args.num_kv_heads);
+  params.num_heads_total = args.num_tokens * params.heads;
+  params.num_q_heads = args.num_q_heads;
+  params.num_kv_heads = args.num_kv_heads;
+  params.head_dim_k = args.head_dim_k;
+  params.head_dim_v = args.head_dim_v;
+  params.width = turned * args.head_dim_k + args.num_kv_heads * args.head_dim_v;
+  params.num_pairs = static_cast<int32_t>(args.rope->num_pairs());
+  params.halves = args.rope->pairs() == RopePairs::kHalves;
+  params.epsilon = args.epsilon;
+  return launch("query and key", split_qkv_kernel, blocks_for(params.num_heads_total, kQkvWarps), kQkvWarps * 32,
+                params, stream);
+}
+
+Status gate_silu(const GateArgs& args, void* stream) {
+  const GateParams params{.gate_up = static_cast<const Bf16x8*>(args.gate_up),
+                          .out = static_cast<Bf16x8*>(args.out),
+                          .num_vectors = args.num_rows * args.size / 8,
+                          .row_vectors = static_cast<int32_t>(args.size / 8)};
+  return launch("gate", gate_silu_kernel, blocks_for(params.num_vectors, kElementThreads), kElementThreads, params,
+                stream);
+}
+
+Status argmax(const ArgmaxArgs& args, void* stream) {
+  auto* keys = static_cast<unsigned long long*>(args.scratch);
+  const ArgmaxParams params{.logits = args.logits,
+                            .out = args.out,
+                            .keys = keys,
+                            .arrived = reinterpret_cast<uint32_t*>(keys + args.max_rows),
+                            .vocabulary = static_cast<int32_t>(args.vocabulary)};
+  return launch("argmax", argmax_kernel, dim3(kArgmaxBlocks, static_cast<unsigned>(args.num_rows)), kArgmaxThreads,
+                params, stream);
+}
+
+Status fill_rope_tables(const RopeTableArgs& args, void* stream) {
+  const RopeTableParams params{.frequencies = args.frequencies,
+                               .positions = args.positions,
+                               .cosines = args.cosines,
+                               .sines = args.sines,
+                               .count = args.num_tokens * args.num_pairs,
+                               .num_pairs = static_cast<int32_t>(args.num_pairs)};
+  return launch("RoPE table", rope_table_kernel, blocks_for(params.count, kElementThreads), kElementThreads, params,
+                stream);
+}
+
+}  // namespace kvant::ops::cuda

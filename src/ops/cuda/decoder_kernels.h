@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cstdint>
+
+#include "kvant/core/status.h"
+#include "ops/decoder_ops.h"
+
+// The CUDA side of ops/decoder_ops.h. `stream` is a cudaStream_t. In a build without CUDA all calls fail.
+namespace kvant::ops::cuda {
+
+/// table [vocabulary, width] bf16
+Status embed(const void* table, const int32_t* tokens, int64_t num_tokens, int64_t width, float* out, void* stream);
+Status normalise(const NormArgs& args, void* stream);
+Status split_qkv(const SplitQkvArgs& args, void* stream);
+Status gate_silu(const GateArgs& args, void* stream);
+
+struct ArgmaxArgs {
+  const float* logits = nullptr;  ///< [num_rows, vocabulary]
+  int64_t num_rows = 0;
+  int64_t vocabulary = 0;
+  int32_t* out = nullptr;   ///< [num_rows]
+  void* scratch = nullptr;  ///< argmax_scratch_bytes(max_rows), zero between calls
+  int64_t max_rows = 0;
+};
+constexpr int64_t argmax_scratch_bytes(int64_t max_rows) {
+  return max_rows * static_cast<int64_t>(sizeof(uint64_t) + sizeof(uint32_t));
+}
+Status argmax(const ArgmaxArgs& args, void* stream);
+
+struct RopeTableArgs {
+  const double* frequencies = nullptr;  ///< [num_pairs]
+  int64_t num_pairs = 0;
+  const int32_t* positions = nullptr;  ///< [num_tokens]
+  int64_t num_tokens = 0;
+  float* cosines = nullptr;  ///< [num_tokens, num_pairs]
+  float* sines = nullptr;
+};
+Status fill_rope_tables(const RopeTableArgs& args, void* stream);
+
+}  // namespace kvant::ops::cuda

@@ -1,0 +1,19 @@
+#include "ops/cuda/decoder_kernels.h"
+
+namespace kvant::ops::cuda {
+namespace {
+
+Status unsupported() {
+  return {StatusCode::kUnsupported, "this build has no CUDA; build with KVANT_WITH_CUDA=ON or use the CPU"};
+}
+
+}  // namespace
+
+Status embed(const void*, const int32_t*, int64_t, int64_t, float*, void*) { return unsupported(); }
+Status normalise(const NormArgs&, void*) { return unsupported(); }
+Status split_qkv(const SplitQkvArgs&, void*) { return unsupported(); }
+Status gate_silu(const GateArgs&, void*) { return unsupported(); }
+Status argmax(const ArgmaxArgs&, void*) { return unsupported(); }
+Status fill_rope_tables(const RopeTableArgs&, void*) { return unsupported(); }
+
+}  // namespace kvant::ops::cuda

@@ -1,0 +1,17 @@
+#include "ops/cuda/linear_cuda.h"
+
+namespace kvant::ops::cuda {
+namespace {
+
+tl::unexpected<Status> unsupported() {
+  return failure(StatusCode::kUnsupported, "this build has no CUDA; build with KVANT_WITH_CUDA=ON or use the CPU");
+}
+
+}  // namespace
+
+Result<std::unique_ptr<LinearContext>> create_linear_context(void*, ThreadPool&) { return unsupported(); }
+Result<std::unique_ptr<Linear>> create_linear(int64_t, int64_t, const WeightRows&, LinearContext*) {
+  return unsupported();
+}
+
+}  // namespace kvant::ops::cuda

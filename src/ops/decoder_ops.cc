@@ -1,0 +1,135 @@
+#include "ops/decoder_ops.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "ops/activation.h"
+#include "ops/cuda/decoder_kernels.h"
+#include "ops/norm.h"
+#include "ops/row_loop.h"
+#include "ops/sampling.h"
+
+namespace kvant::ops {
+namespace {
+
+Status check_width(const char* what, int64_t width, Stream stream) {
+  if (stream.cuda == nullptr || width % 8 == 0) return {};
+  return {StatusCode::kUnsupported,
+          fmt::format("{} of {} channels: CUDA needs a multiple of 8; run on the CPU", what, width)};
+}
+
+void add_bias(float* row, const float* bias, int64_t width) {
+  if (bias != nullptr) add(row, bias, width, row);
+}
+
+void split_rows(const SplitQkvArgs& args, Stream stream) {
+  const int64_t q_width = int64_t{args.num_q_heads} * args.head_dim_k;
+  const int64_t k_width = int64_t{args.num_kv_heads} * args.head_dim_k;
+  const int64_t width = q_width + k_width + int64_t{args.num_kv_heads} * args.head_dim_v;
+  auto* qkv = static_cast<float*>(args.qkv);
+  auto* q = static_cast<float*>(args.q);
+  for_row_blocks(args.num_tokens, width, stream, [&](int64_t begin, int64_t end) {
+    for (int64_t token = begin; token < end; ++token) {
+      float* row = qkv + token * width;
+      add_bias(row, args.bias, width);
+      // One row here is one head: its norm runs on the calling thread.
+      const auto norm_heads = [&](float* heads, int32_t count, const float* weight) {
+        if (weight == nullptr) return;
+        for (int32_t head = 0; head < count; ++head) {
+          float* x = heads + int64_t{head} * args.head_dim_k;
+          rms_norm_row(x, args.head_dim_k, weight, args.epsilon, x);
+        }
+      };
+      norm_heads(row, args.num_q_heads, args.q_norm);
+      norm_heads(row + q_width, args.num_kv_heads, args.k_norm);
+    }
+  });
+  args.rope->apply(qkv, args.num_q_heads, args.head_dim_k, width, stream);
+  args.rope->apply(qkv + q_width, args.num_kv_heads, args.head_dim_k, width, stream);
+  for_row_blocks(args.num_tokens, q_width, stream, [&](int64_t begin, int64_t end) {
+    for (int64_t token = begin; token < end; ++token) std::copy_n(qkv + token * width, q_width, q + token * q_width);
+  });
+}
+
+}  // namespace
+
+Result<Embedding> Embedding::create(int64_t vocabulary, int64_t width, const WeightRows& rows, const Linear* tied,
+                                    Stream stream, LinearContext* context) {
+  KVANT_FAIL_IF_ERROR(check_width("an embedding", width, stream));
+  Embedding embedding;
+  embedding.width_ = width;
+  if (stream.cuda == nullptr) {
+    embedding.rows_ = rows;
+    return embedding;
+  }
+  if (tied != nullptr) embedding.table_ = tied->plain_rows();
+  if (embedding.table_ == nullptr) {
+    KVANT_ASSIGN_OR_FAIL(embedding.own_,
+                         Linear::create(LinearFormat::kBf16, vocabulary, width, rows, 1, stream, context));
+    embedding.table_ = embedding.own_->plain_rows();
+  }
+  return embedding;
+}
+
+Status Embedding::run(const int32_t* tokens, int64_t num_tokens, float* out, Stream stream) const {
+  if (stream.cuda != nullptr) return cuda::embed(table_, tokens, num_tokens, width_, out, stream.cuda);
+  for_row_blocks(num_tokens, width_, stream, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) rows_(tokens[i], tokens[i] + 1, out + i * width_);
+  });
+  return {};
+}
+
+Status normalise(const NormArgs& args, Stream stream) {
+  KVANT_RETURN_IF_ERROR(check_width("a norm", args.dim, stream));
+  if (stream.cuda != nullptr) return cuda::normalise(args, stream.cuda);
+  auto* out = static_cast<float*>(args.out);
+  if (args.row_indices == nullptr) {
+    rms_norm(args.x, args.num_rows, args.dim, args.weight, args.epsilon, out, stream);
+    return {};
+  }
+  for (int64_t row = 0; row < args.num_rows; ++row)
+    rms_norm_row(args.x + args.row_indices[row] * args.dim, args.dim, args.weight, args.epsilon, out + row * args.dim);
+  return {};
+}
+
+Status split_qkv(const SplitQkvArgs& args, Stream stream) {
+  if (stream.cuda != nullptr) return cuda::split_qkv(args, stream.cuda);
+  split_rows(args, stream);
+  return {};
+}
+
+Status gate_silu(const GateArgs& args, Stream stream) {
+  KVANT_RETURN_IF_ERROR(check_width("a gated activation", args.size, stream));
+  if (stream.cuda != nullptr) return cuda::gate_silu(args, stream.cuda);
+  silu_mul_rows(static_cast<const float*>(args.gate_up), args.num_rows, args.size, static_cast<float*>(args.out),
+                stream);
+  return {};
+}
+
+Result<DeviceArgmax> DeviceArgmax::create(int64_t max_rows, Stream stream) {
+  DeviceArgmax out;
+  out.max_rows_ = max_rows;
+  if (stream.cuda == nullptr) return out;
+  KVANT_ASSIGN_OR_FAIL(out.scratch_,
+                       DeviceBuffer::create(MemoryKind::kCuda, cuda::argmax_scratch_bytes(max_rows), "drawing tokens"));
+  return out;
+}
+
+Status DeviceArgmax::run(const float* logits, int64_t num_rows, int64_t vocabulary, int32_t* out, Stream stream) const {
+  KVANT_CHECK(num_rows <= max_rows_);
+  if (stream.cuda != nullptr)
+    return cuda::argmax({.logits = logits,
+                         .num_rows = num_rows,
+                         .vocabulary = vocabulary,
+                         .out = out,
+                         .scratch = scratch_.data(),
+                         .max_rows = max_rows_},
+                        stream.cuda);
+  for (int64_t row = 0; row < num_rows; ++row)
+    out[row] = argmax({logits + row * vocabulary, static_cast<size_t>(vocabulary)});
+  return {};
+}
+
+}  // namespace kvant::ops

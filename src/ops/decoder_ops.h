@@ -1,0 +1,90 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "core/device_memory.h"
+#include "kvant/core/dtype.h"
+#include "kvant/core/status.h"
+#include "kvant/core/stream.h"
+#include "ops/linear.h"
+#include "ops/rope.h"
+
+// The steps of a decoder between its matrix products, on the device that the stream names. All pointers are memory of
+// that device. Activations, written `void*`, are f32 on the CPU and bf16 on CUDA; the residual stream, weights of
+// norms, biases and logits are f32 on both. On CUDA calls are asynchronous, can be captured, and need rows of whole 16
+// bytes: sizes that are multiples of 8.
+namespace kvant::ops {
+
+constexpr DType activation_dtype(Stream stream) { return stream.cuda != nullptr ? DType::kBf16 : DType::kF32; }
+
+/// The token embedding. On the CPU rows are read when a token needs them; on CUDA they are in memory, shared with a
+/// tied head.
+class Embedding {
+ public:
+  /// `rows` and `tied`, the head's layer when it has the same weight or null, must outlive the embedding.
+  static Result<Embedding> create(int64_t vocabulary, int64_t width, const WeightRows& rows, const Linear* tied,
+                                  Stream stream, LinearContext* context);
+  /// out [num_tokens, width]; tokens in [0, vocabulary) are trusted.
+  Status run(const int32_t* tokens, int64_t num_tokens, float* out, Stream stream) const;
+  /// Of memory that the embedding itself holds.
+  int64_t bytes() const { return own_ == nullptr ? 0 : own_->weight_bytes(); }
+
+ private:
+  int64_t width_ = 0;
+  WeightRows rows_;
+  std::unique_ptr<Linear> own_;  ///< Holds the table on CUDA, unless the head does.
+  const void* table_ = nullptr;
+};
+
+struct NormArgs {
+  const float* x = nullptr;              ///< [num_rows or more, dim]
+  const int32_t* row_indices = nullptr;  ///< [num_rows] rows of x to take; null = the first ones.
+  int64_t num_rows = 0;
+  int64_t dim = 0;
+  const float* weight = nullptr;  ///< [dim]
+  float epsilon = 0.0f;
+  void* out = nullptr;  ///< [num_rows, dim] activations
+};
+/// out = x / sqrt(mean(x^2) + epsilon) * weight, row by row.
+Status normalise(const NormArgs& args, Stream stream);
+
+struct SplitQkvArgs {
+  void* qkv = nullptr;  ///< [num_tokens, (q + k) * head_dim_k + v * head_dim_v] activations; k and v stay here.
+  void* q = nullptr;    ///< [num_tokens, num_q_heads, head_dim_k] activations
+  int64_t num_tokens = 0;
+  int32_t num_q_heads = 0;
+  int32_t num_kv_heads = 0;
+  int32_t head_dim_k = 0;
+  int32_t head_dim_v = 0;
+  const float* bias = nullptr;    ///< [qkv width]; null = none.
+  const float* q_norm = nullptr;  ///< [head_dim_k], RMS norm of each head before RoPE; null = none.
+  const float* k_norm = nullptr;
+  float epsilon = 0.0f;
+  const Rope* rope = nullptr;  ///< Of this step's positions.
+};
+/// From the fused projection: biases, norms of queries and keys, RoPE, queries side by side.
+Status split_qkv(const SplitQkvArgs& args, Stream stream);
+
+struct GateArgs {
+  const void* gate_up = nullptr;  ///< [num_rows, 2 * size] activations, gate channels first
+  int64_t num_rows = 0;
+  int64_t size = 0;
+  void* out = nullptr;  ///< [num_rows, size] activations
+};
+/// out = silu(gate) * up.
+Status gate_silu(const GateArgs& args, Stream stream);
+
+/// Draws tokens of several rows on the device. Made once: holds what a draw needs.
+class DeviceArgmax {
+ public:
+  static Result<DeviceArgmax> create(int64_t max_rows, Stream stream);
+  /// out[row] = index of the row's largest logit, the lowest on ties; NaN counts as minus infinity.
+  Status run(const float* logits, int64_t num_rows, int64_t vocabulary, int32_t* out, Stream stream) const;
+
+ private:
+  DeviceBuffer scratch_;  ///< CUDA: best so far and blocks done, per row; zero between calls.
+  int64_t max_rows_ = 0;
+};
+
+}  // namespace kvant::ops

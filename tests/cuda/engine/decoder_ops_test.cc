@@ -1,0 +1,261 @@
+#include "ops/decoder_ops.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "core/float_bits.h"
+#include "kvant/core/thread_pool.h"
+#include "ops/sampling.h"
+#include "support/cuda_stream_test.h"
+#include "support/tolerance.h"
+#include "unit/ops/test_inputs.h"
+
+namespace kvant::ops {
+namespace {
+
+using test::random_values;
+
+std::vector<float> rounded(std::vector<float> values) {
+  for (float& value : values) value = bf16_to_float(float_to_bf16(value));
+  return values;
+}
+
+std::vector<uint16_t> bits(const std::vector<float>& values) {
+  std::vector<uint16_t> out;
+  for (const float value : values) out.push_back(float_to_bf16(value));
+  return out;
+}
+
+void expect_near(float got, double want, kvant::test::Tolerance tolerance, size_t index) {
+  ASSERT_LE(std::abs(got - want), tolerance.absolute + tolerance.relative * std::abs(want))
+      << "element " << index << ": " << got << " instead of " << want;
+}
+
+/// Decoder steps on CUDA against the CPU's, on inputs that bf16 holds exactly.
+class CudaDecoderOps : public kvant::testing::CudaStreamTest {
+ protected:
+  std::vector<float> read_bf16(const DeviceBuffer& buffer) {
+    std::vector<float> out;
+    for (const uint16_t value : read<uint16_t>(buffer)) out.push_back(bf16_to_float(value));
+    return out;
+  }
+
+  void check_qkv(int32_t q_heads, int32_t kv_heads, int32_t dim_k, int32_t dim_v, int32_t rope_dim, bool bias,
+                 bool norm, RopePairs pairs);
+
+  ThreadPool pool_{2};
+  Stream cpu_ = Stream::on_cpu(pool_);
+};
+
+TEST_F(CudaDecoderOps, MultiplyLikeADoublePrecisionProduct) {
+  auto context = LinearContext::create(stream(), pool_);
+  ASSERT_TRUE(context) << context.error().to_string();
+  struct Size {
+    int out, in;
+  };
+  for (const Size& size : {Size{64, 64}, Size{576, 1536}, Size{3072, 576}, Size{1000, 8}}) {
+    const int out = size.out, in = size.in;
+    const std::vector<float> weight = rounded(random_values(out * in, 1));
+    auto linear = Linear::create(
+        LinearFormat::kBf16, out, in,
+        [&](int64_t begin, int64_t end, float* to) {
+          std::copy(weight.begin() + begin * in, weight.begin() + end * in, to);
+        },
+        512, stream(), context->get());
+    ASSERT_TRUE(linear) << linear.error().to_string();
+    for (const int rows : {1, 2, 7, 64, 130}) {
+      const std::vector<float> x = rounded(random_values(rows * in, 2));
+      const std::vector<float> before = random_values(rows * out, 3);
+      const DeviceBuffer device_x = send(bits(x));
+      for (const LinearOutput output : {LinearOutput::kActivations, LinearOutput::kF32, LinearOutput::kAddF32}) {
+        const bool narrow = output == LinearOutput::kActivations;
+        const DeviceBuffer y = narrow ? send(std::vector<uint16_t>(before.size(), 0x7fff)) : send(before);
+        const Status status =
+            (*linear)->run({.x = device_x.data(), .num_rows = rows, .y = y.data(), .output = output}, stream());
+        ASSERT_TRUE(status.ok()) << status.to_string();
+        const std::vector<float> got = narrow ? read_bf16(y) : read<float>(y);
+        for (int row = 0; row < rows; row += std::max(1, rows / 3)) {
+          for (int o = 0; o < out; ++o) {
+            double sum = 0, magnitude = 0;
+            for (int i = 0; i < in; ++i) {
+              const double term =
+                  double{x[static_cast<size_t>(row * in + i)]} * weight[static_cast<size_t>(o * in + i)];
+              sum += term;
+              magnitude += std::abs(term);
+            }
+            const auto index = static_cast<size_t>(row * out + o);
+            if (output == LinearOutput::kAddF32) sum += before[index];
+            expect_near(got[index], sum,
+                        narrow ? kvant::test::bf16_activation_tolerance(magnitude)
+                               : kvant::test::f32_activation_tolerance(magnitude),
+                        index);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_F(CudaDecoderOps, RefuseOtherWeightFormats) {
+  auto context = LinearContext::create(stream(), pool_);
+  ASSERT_TRUE(context) << context.error().to_string();
+  const auto linear = Linear::create(
+      LinearFormat::kInt8, 8, 8, [](int64_t, int64_t, float*) {}, 1, stream(), context->get());
+  ASSERT_FALSE(linear);
+  EXPECT_EQ(linear.error().code(), StatusCode::kUnsupported);
+}
+
+TEST_F(CudaDecoderOps, NormaliseLikeTheCpu) {
+  for (const int dim : {64, 576, 4096, 5120}) {
+    const std::vector<float> x = random_values(9 * dim, 4, true), weight = random_values(dim, 5);
+    const std::vector<int32_t> indices = {8, 0, 3, 3};
+    const DeviceBuffer device_x = send(x), device_weight = send(weight), device_indices = send(indices);
+    for (const bool gathered : {false, true}) {
+      const auto rows = gathered ? std::ssize(indices) : 9;
+      std::vector<float> want(static_cast<size_t>(rows * dim));
+      NormArgs args{.x = x.data(),
+                    .row_indices = gathered ? indices.data() : nullptr,
+                    .num_rows = rows,
+                    .dim = dim,
+                    .weight = weight.data(),
+                    .epsilon = 1e-6f,
+                    .out = want.data()};
+      ASSERT_TRUE(normalise(args, cpu_).ok());
+      const DeviceBuffer out = send(std::vector<uint16_t>(want.size(), 0x7fff));
+      args.x = device_x.as<float>();
+      args.weight = device_weight.as<float>();
+      args.row_indices = gathered ? device_indices.as<int32_t>() : nullptr;
+      args.out = out.data();
+      ASSERT_TRUE(normalise(args, stream()).ok());
+      const std::vector<float> got = read_bf16(out);
+      for (size_t i = 0; i < want.size(); ++i)
+        expect_near(got[i], want[i], kvant::test::bf16_activation_tolerance(std::abs(want[i])), i);
+    }
+  }
+}
+
+void CudaDecoderOps::check_qkv(int32_t q_heads, int32_t kv_heads, int32_t dim_k, int32_t dim_v, int32_t rope_dim,
+                               bool with_bias, bool with_norm, RopePairs pairs) {
+  const std::vector<int32_t> positions = {0, 1, 4095, 131071, 17};
+  const auto tokens = std::ssize(positions);
+  const int32_t width = (q_heads + kv_heads) * dim_k + kv_heads * dim_v;
+  std::vector<float> qkv = rounded(random_values(tokens * width, 6));
+  const std::vector<float> bias = random_values(width, 7), q_norm = random_values(dim_k, 8),
+                           k_norm = random_values(dim_k, 9);
+  std::vector<float> q(static_cast<size_t>(tokens * q_heads * dim_k));
+  const DeviceBuffer device_qkv = send(bits(qkv)), device_q = send(std::vector<uint16_t>(q.size(), 0x7fff)),
+                     device_bias = send(bias), device_q_norm = send(q_norm), device_k_norm = send(k_norm),
+                     device_positions = send(positions);
+  const RopeParams params{.dim = rope_dim, .theta = 500000.0, .pairs = pairs};
+  Rope cpu_rope(params);
+  cpu_rope.set_positions(positions);
+  auto rope = Rope::create(params, 8, stream());
+  ASSERT_TRUE(rope) << rope.error().to_string();
+  ASSERT_TRUE(rope->set_positions(device_positions.as<int32_t>(), tokens, stream()).ok());
+  SplitQkvArgs args{.qkv = qkv.data(),
+                    .q = q.data(),
+                    .num_tokens = tokens,
+                    .num_q_heads = q_heads,
+                    .num_kv_heads = kv_heads,
+                    .head_dim_k = dim_k,
+                    .head_dim_v = dim_v,
+                    .bias = with_bias ? bias.data() : nullptr,
+                    .q_norm = with_norm ? q_norm.data() : nullptr,
+                    .k_norm = with_norm ? k_norm.data() : nullptr,
+                    .epsilon = 1e-6f,
+                    .rope = &cpu_rope};
+  ASSERT_TRUE(split_qkv(args, cpu_).ok());
+  args.qkv = device_qkv.data();
+  args.q = device_q.data();
+  args.bias = with_bias ? device_bias.as<float>() : nullptr;
+  args.q_norm = with_norm ? device_q_norm.as<float>() : nullptr;
+  args.k_norm = with_norm ? device_k_norm.as<float>() : nullptr;
+  args.rope = &*rope;
+  const Status status = split_qkv(args, stream());
+  ASSERT_TRUE(status.ok()) << status.to_string();
+  // A turn adds two values of about the size of both.
+  const std::vector<float> got_q = read_bf16(device_q), got = read_bf16(device_qkv);
+  for (size_t i = 0; i < q.size(); ++i) expect_near(got_q[i], q[i], kvant::test::bf16_activation_tolerance(8.0), i);
+  for (size_t i = 0; i < got.size(); ++i) {
+    if (i % static_cast<size_t>(width) < static_cast<size_t>(q_heads * dim_k)) continue;  // Queries have moved.
+    expect_near(got[i], qkv[i], kvant::test::bf16_activation_tolerance(8.0), i);
+  }
+}
+
+TEST_F(CudaDecoderOps, SplitTheProjectionLikeTheCpu) {
+  for (const bool bias : {false, true}) {
+    for (const bool norm : {false, true}) {
+      check_qkv(9, 3, 64, 64, 64, bias, norm, RopePairs::kHalves);
+      check_qkv(8, 2, 128, 128, 128, bias, norm, RopePairs::kHalves);
+      check_qkv(4, 4, 80, 96, 32, bias, norm, RopePairs::kHalves);
+      check_qkv(2, 1, 256, 64, 256, bias, norm, RopePairs::kInterleaved);
+    }
+  }
+}
+
+TEST_F(CudaDecoderOps, GateLikeTheCpu) {
+  for (const int size : {8, 1536}) {
+    std::vector<float> gate_up = rounded(random_values(5 * 2 * size, 10));
+    gate_up[0] = -100.0f;
+    gate_up[1] = 100.0f;
+    std::vector<float> want(static_cast<size_t>(5 * size));
+    ASSERT_TRUE(gate_silu({.gate_up = gate_up.data(), .num_rows = 5, .size = size, .out = want.data()}, cpu_).ok());
+    const DeviceBuffer in = send(bits(gate_up)), out = send(std::vector<uint16_t>(want.size(), 0x7fff));
+    ASSERT_TRUE(gate_silu({.gate_up = in.data(), .num_rows = 5, .size = size, .out = out.data()}, stream()).ok());
+    const std::vector<float> got = read_bf16(out);
+    for (size_t i = 0; i < want.size(); ++i)
+      expect_near(got[i], want[i], kvant::test::bf16_activation_tolerance(std::abs(want[i])), i);
+  }
+}
+
+TEST_F(CudaDecoderOps, EmbedRowsOfTheTable) {
+  auto context = LinearContext::create(stream(), pool_);
+  ASSERT_TRUE(context) << context.error().to_string();
+  constexpr int kVocabulary = 50, kWidth = 64;
+  const std::vector<float> table = rounded(random_values(kVocabulary * kWidth, 11));
+  const auto embedding = Embedding::create(
+      kVocabulary, kWidth,
+      [&](int64_t begin, int64_t end, float* to) {
+        std::copy(table.begin() + begin * kWidth, table.begin() + end * kWidth, to);
+      },
+      nullptr, stream(), context->get());
+  ASSERT_TRUE(embedding) << embedding.error().to_string();
+  const std::vector<int32_t> tokens = {49, 0, 7, 7};
+  const DeviceBuffer ids = send(tokens), out = send(std::vector<float>(tokens.size() * kWidth, NAN));
+  ASSERT_TRUE(embedding->run(ids.as<int32_t>(), std::ssize(tokens), out.as<float>(), stream()).ok());
+  const std::vector<float> got = read<float>(out);
+  for (size_t i = 0; i < got.size(); ++i)
+    ASSERT_EQ(got[i], table[static_cast<size_t>(tokens[i / kWidth]) * kWidth + i % kWidth]) << i;
+}
+
+TEST_F(CudaDecoderOps, DrawTheMostLikelyTokenLikeTheCpu) {
+  constexpr float kInf = std::numeric_limits<float>::infinity();
+  for (const int vocabulary : {1, 31, 50257}) {
+    constexpr int kRows = 6;
+    std::vector<float> logits = random_values(kRows * vocabulary, 12);
+    const auto row = [&](int r) { return logits.begin() + r * vocabulary; };
+    std::fill(row(1), row(2), 1.0f);
+    std::fill(row(2), row(3), -kInf);
+    std::fill(row(3), row(4), NAN);
+    *row(4) = NAN;
+    *(row(5) - 1) = kInf;
+    const DeviceBuffer device = send(logits), out = send(std::vector<int32_t>(kRows, -1));
+    auto argmax = DeviceArgmax::create(8, stream());
+    ASSERT_TRUE(argmax) << argmax.error().to_string();
+    // Twice: the second call finds what the first left behind.
+    for (int repeat = 0; repeat < 2; ++repeat) {
+      ASSERT_TRUE(argmax->run(device.as<float>(), kRows, vocabulary, out.as<int32_t>(), stream()).ok());
+      const std::vector<int32_t> got = read<int32_t>(out);
+      for (int r = 0; r < kRows; ++r)
+        EXPECT_EQ(got[static_cast<size_t>(r)], ops::argmax({&*row(r), static_cast<size_t>(vocabulary)}))
+            << "row " << r << " of " << vocabulary;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace kvant::ops
