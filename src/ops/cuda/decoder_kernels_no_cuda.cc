@@ -4,7 +4,7 @@ namespace kvant::ops::cuda {
 namespace {
 
 Status unsupported() {
-  return {StatusCode::kUnsupported, "this build has no CUDA; build with KVANT_WITH_CUDA=ON or use the CPU"};
+  return {StatusCode::kUnsupported, "this build has no CUDA; use the CPU, or build the preset cuda-sm90"};
 }
 
 }  // namespace

@@ -4,7 +4,7 @@ namespace kvant::ops::cuda {
 namespace {
 
 tl::unexpected<Status> unsupported() {
-  return failure(StatusCode::kUnsupported, "this build has no CUDA; build with KVANT_WITH_CUDA=ON or use the CPU");
+  return failure(StatusCode::kUnsupported, "this build has no CUDA; use the CPU, or build the preset cuda-sm90");
 }
 
 }  // namespace
