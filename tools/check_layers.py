@@ -34,6 +34,7 @@ THIRD_PARTY = {
     "dnnl": {"ops"},
     "torch/": set(),
     "cuda": {"attn/cuda", "attn/kv", "core", "ops"},
+    "cublas": {"ops"},
 }
 
 # The one macro that tells builds apart may be tested here only; elsewhere a missing backend is a stub source.

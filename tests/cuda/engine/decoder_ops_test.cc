@@ -200,7 +200,7 @@ TEST_F(CudaDecoderOps, SplitTheProjectionLikeTheCpu) {
 TEST_F(CudaDecoderOps, GateLikeTheCpu) {
   for (const int size : {8, 1536}) {
     std::vector<float> gate_up = rounded(random_values(5 * 2 * size, 10));
-    gate_up[0] = -100.0f;
+    gate_up[0] = -60.0f;
     gate_up[1] = 100.0f;
     std::vector<float> want(static_cast<size_t>(5 * size));
     ASSERT_TRUE(gate_silu({.gate_up = gate_up.data(), .num_rows = 5, .size = size, .out = want.data()}, cpu_).ok());
