@@ -14,6 +14,7 @@
 
 #include "command.h"
 #include "core/read_bandwidth.h"
+#include "engine/cache/pool_memory.h"
 #include "json_output.h"
 #include "kv_layout_options.h"
 #include "kvant/attn/append.h"
@@ -97,6 +98,9 @@ class Problem {
     KVANT_ASSIGN_OR_FAIL(attn::AttnPlan plan, attn::make_plan(desc, limits, device, pool.num_threads(),
                                                               {.data = workspace.data(), .bytes = bytes}));
     std::unique_ptr<Problem> problem(new Problem(std::move(plan), std::move(workspace), context, pool));
+    KVANT_ASSIGN_OR_FAIL(problem->memory_,
+                         engine::PoolMemory::create(problem->args_.cache.base.num_pages * desc.layout.page_bytes()));
+    problem->args_.cache.base.data = problem->memory_.data();
     KVANT_FAIL_IF_ERROR(problem->fill_cache());
     return problem;
   }
@@ -113,9 +117,8 @@ class Problem {
     const attn::AttnDesc& desc = plan_.desc();
     const attn::AttnLimits& limits = plan_.limits();
     const int64_t num_pages = int64_t{limits.max_requests} * limits.max_pages_per_request;
-    memory_.resize(static_cast<size_t>(num_pages * desc.layout.page_bytes()));
     args_.cache.layout = desc.layout;
-    args_.cache.base = {.data = memory_.data(), .num_pages = num_pages, .page_stride = desc.layout.page_bytes()};
+    args_.cache.base = {.data = nullptr, .num_pages = num_pages, .page_stride = desc.layout.page_bytes()};
     page_table_.resize(static_cast<size_t>(num_pages));
     std::iota(page_table_.begin(), page_table_.end(), 0);
     // Pages that follow each other in a request do not in memory.
@@ -155,7 +158,7 @@ class Problem {
   std::vector<std::byte> workspace_;
   int32_t context_;
   ThreadPool& pool_;
-  std::vector<std::byte> memory_;
+  engine::PoolMemory memory_;
   std::vector<int32_t> page_table_;
   std::vector<int32_t> q_offsets_;
   std::vector<int32_t> kv_lens_;

@@ -13,6 +13,9 @@ namespace kvant::attn::cpu {
 /// what a row computes depends on the row alone.
 inline constexpr int32_t kKeyTile = 64;
 inline constexpr int32_t kKeySplit = 256;
+/// Keys that few query rows take at once, at most.
+inline constexpr int32_t kRowStep = 16;
+static_assert(kKeyTile % kRowStep == 0);
 static_assert(kKeySplit % kKeyTile == 0 && kKeyTile == 64, "a tile's visible keys are the bits of one uint64_t");
 
 /// Rows of one K or V plane with equal distances. 16-bit and 32-bit formats have no scales.
@@ -32,11 +35,15 @@ struct LogitTransform {
   float cap = 0.0f;    ///< soft cap * log2(e); 0 = none
 };
 
-/// One key tile for few query rows; a row's scores lie next to each other.
+/// Part of a key tile for few query rows; a row's scores lie next to each other.
 struct RowTile {
   const float* q = nullptr;           ///< [num_rows, dim_k]
   float* scores = nullptr;            ///< [num_rows, kKeyTile]: dot products, then probabilities
-  const float* expanded = nullptr;    ///< [kKeyTile, dim_k or dim_v]: keys, then values
+  const uint8_t* data = nullptr;      ///< Key or value `begin`, in the format that the kernel was chosen for
+  int64_t data_stride = 0;            ///< Bytes between keys.
+  const uint8_t* ahead = nullptr;     ///< Memory that is read soon, a part for each of these keys; null = none
+  int64_t ahead_stride = 0;           ///< Bytes between the parts.
+  int32_t ahead_bytes = 0;            ///< Of a part.
   const float* bias = nullptr;        ///< [num_rows]
   const uint64_t* visible = nullptr;  ///< [num_rows]: bit j = key j of the tile; null = all of it
   float* max = nullptr;               ///< [num_rows], in and out
@@ -44,10 +51,12 @@ struct RowTile {
   float* rescale = nullptr;           ///< [num_rows]: what the new maximum does to earlier sums
   float* out = nullptr;               ///< [num_rows, dim_v], in and out
   int32_t num_rows = 0;
-  int32_t first = 0, last = 0;  ///< Keys of the tile that were expanded.
+  int32_t begin = 0;            ///< Key of the tile that `data` points to; a multiple of four.
+  int32_t first = 0, last = 0;  ///< Keys of the tile that count.
   int32_t dim_k = 0, dim_v = 0;
   LogitTransform logits;
 };
+using RowKernel = void (*)(const RowTile& tile);
 
 /// One key tile for a panel of as many query rows as two vectors have lanes; a key's scores lie next to each other.
 struct PanelTile {
@@ -72,9 +81,11 @@ struct AttentionKernels {
   std::string_view isa;
   int32_t lanes;  ///< fp32 lanes of a vector; a panel is twice as wide.
   ExpandRows (*expand_rows)(KvFormat format, CodeOrder order);
-  void (*row_scores)(const RowTile& tile);
-  void (*row_softmax)(const RowTile& tile);
-  void (*row_values)(const RowTile& tile);
+  /// For keys as f32, f16 or bf16. Reads keys first & ~3 up to last rounded up to four.
+  RowKernel (*row_scores)(KvFormat format);
+  RowKernel row_softmax;
+  /// For values as f32, f16 or bf16.
+  RowKernel (*row_values)(KvFormat format);
   void (*panel_scores)(const PanelTile& tile);
   void (*panel_softmax)(const PanelTile& tile);
   void (*panel_values)(const PanelTile& tile);

@@ -6,11 +6,13 @@
 #define KVANT_ATTN_CPU_ROWS_INL_H_
 #endif
 
+#include <hwy/cache_control.h>
 #include <hwy/highway.h>
 
 #include <limits>
 
 #include "attn/cpu/attention_kernels.h"
+#include "attn/cpu/expand-inl.h"
 #include "attn/cpu/math-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -40,10 +42,17 @@ HWY_INLINE void store_four_sums(D d, V a, V b, V c, V e, float* out) {
   hn::StoreU(add_blocks(d, sums), d4, out);
 }
 
+/// Asks memory for the rows that are read soon, a few at a time: it takes in only so many wishes at once.
+HWY_INLINE void prefetch_ahead(const RowTile& tile, int32_t key, int32_t count) {
+  if (tile.ahead == nullptr) return;
+  const uint8_t* row = tile.ahead + (key - tile.begin) * tile.ahead_stride;
+  for (int32_t i = 0; i < count; ++i, row += tile.ahead_stride)
+    for (int32_t byte = 0; byte < tile.ahead_bytes; byte += 64) hwy::Prefetch(row + byte);
+}
+
 /// Dot products of kRows queries and 4 kGroups keys.
-template <int kRows, int kGroups>
-HWY_INLINE void score_block(const float* HWY_RESTRICT q, const float* HWY_RESTRICT k, int32_t dim,
-                            float* HWY_RESTRICT scores) {
+template <class Codec, int kRows, int kGroups>
+HWY_INLINE void score_block(const RowTile& tile, int32_t row, int32_t key) {
   const hn::ScalableTag<float> d;
   using V = hn::Vec<decltype(d)>;
   constexpr int kKeys = 4 * kGroups;
@@ -54,17 +63,22 @@ HWY_INLINE void score_block(const float* HWY_RESTRICT q, const float* HWY_RESTRI
     for (int j = 0; j < kKeys; ++j) acc[r][j] = hn::Zero(d);
   }
   const int32_t lanes = static_cast<int32_t>(hn::Lanes(d));
+  const int32_t dim = tile.dim_k;
+  const int64_t stride = tile.data_stride;
+  const float* HWY_RESTRICT q = tile.q + static_cast<int64_t>(row) * dim;
+  const uint8_t* HWY_RESTRICT k = tile.data + (key - tile.begin) * stride;
   for (int32_t i = 0; i < dim; i += lanes) {
-    V row[kRows];
+    V query[kRows];
     HWY_UNROLL(4)
-    for (int r = 0; r < kRows; ++r) row[r] = hn::LoadU(d, q + r * dim + i);
+    for (int r = 0; r < kRows; ++r) query[r] = hn::LoadU(d, q + r * dim + i);
     HWY_UNROLL(8)
     for (int j = 0; j < kKeys; ++j) {
-      const V key = hn::LoadU(d, k + j * dim + i);
+      const V elements = Codec::load(d, k + j * stride + i * Codec::kBytes);
       HWY_UNROLL(4)
-      for (int r = 0; r < kRows; ++r) acc[r][j] = hn::MulAdd(row[r], key, acc[r][j]);
+      for (int r = 0; r < kRows; ++r) acc[r][j] = hn::MulAdd(query[r], elements, acc[r][j]);
     }
   }
+  float* HWY_RESTRICT scores = tile.scores + row * kKeyTile + key;
   HWY_UNROLL(4)
   for (int r = 0; r < kRows; ++r) {
     HWY_UNROLL(2)
@@ -74,24 +88,23 @@ HWY_INLINE void score_block(const float* HWY_RESTRICT q, const float* HWY_RESTRI
   }
 }
 
-template <int kRows, int kGroups>
-void score_rows(const float* q, const float* k, int32_t dim, int32_t first, int32_t last, float* scores) {
-  int32_t j = first & ~3;
-  for (; j + 4 * kGroups <= last; j += 4 * kGroups)
-    score_block<kRows, kGroups>(q, k + static_cast<int64_t>(j) * dim, dim, scores + j);
-  for (; j < last; j += 4) score_block<kRows, 1>(q, k + static_cast<int64_t>(j) * dim, dim, scores + j);
+template <class Codec, int kRows, int kGroups>
+void score_rows(const RowTile& tile, int32_t row) {
+  int32_t key = tile.first & ~3;
+  for (; key + 4 * kGroups <= tile.last; key += 4 * kGroups) {
+    if (row == 0) prefetch_ahead(tile, key, 4 * kGroups);
+    score_block<Codec, kRows, kGroups>(tile, row, key);
+  }
+  for (; key < tile.last; key += 4) score_block<Codec, kRows, 1>(tile, row, key);
 }
 
-/// Keys are taken in fours that may reach past the expanded ones: those scores are masked by the softmax.
+/// Keys are taken in fours: scores of those that do not count are masked by the softmax.
+template <class Codec>
 void row_scores(const RowTile& tile) {
-  int32_t r = 0;
-  const auto q = [&](int32_t row) { return tile.q + static_cast<int64_t>(row) * tile.dim_k; };
-  for (; r + 3 <= tile.num_rows; r += 3)
-    score_rows<3, 1>(q(r), tile.expanded, tile.dim_k, tile.first, tile.last, tile.scores + r * kKeyTile);
-  if (tile.num_rows - r == 2)
-    score_rows<2, 1>(q(r), tile.expanded, tile.dim_k, tile.first, tile.last, tile.scores + r * kKeyTile);
-  if (tile.num_rows - r == 1)
-    score_rows<1, 2>(q(r), tile.expanded, tile.dim_k, tile.first, tile.last, tile.scores + r * kKeyTile);
+  int32_t row = 0;
+  for (; row + 3 <= tile.num_rows; row += 3) score_rows<Codec, 3, 1>(tile, row);
+  if (tile.num_rows - row == 2) score_rows<Codec, 2, 1>(tile, row);
+  if (tile.num_rows - row == 1) score_rows<Codec, 1, 2>(tile, row);
 }
 
 void row_softmax(const RowTile& tile) {
@@ -136,56 +149,81 @@ void row_softmax(const RowTile& tile) {
   }
 }
 
-/// out = out * rescale + probabilities * values, for kRows rows and kVectors vectors of head_dim_v.
-template <int kRows, int kVectors>
-HWY_INLINE void value_block(const RowTile& tile, int32_t row, int32_t column) {
+/// out += probabilities * values, for kRows rows and kKeys keys. Values stream by, whole rows at a time:
+/// the order in which memory delivers them best.
+template <class Codec, int kRows, int kKeys>
+HWY_INLINE void value_block(const RowTile& tile, int32_t row, int32_t key) {
   const hn::ScalableTag<float> d;
   using V = hn::Vec<decltype(d)>;
   const int32_t lanes = static_cast<int32_t>(hn::Lanes(d));
   const int32_t dim = tile.dim_v;
-  float* HWY_RESTRICT out = tile.out + static_cast<int64_t>(row) * dim + column;
-  const float* HWY_RESTRICT p = tile.scores + row * kKeyTile;
-  const float* HWY_RESTRICT v = tile.expanded + column;
-  V acc[kRows][kVectors];
+  const int64_t stride = tile.data_stride;
+  V weight[kRows][kKeys];
   HWY_UNROLL(4)
   for (int r = 0; r < kRows; ++r) {
-    HWY_UNROLL(8)
-    for (int i = 0; i < kVectors; ++i)
-      acc[r][i] = hn::Mul(hn::LoadU(d, out + r * dim + i * lanes), hn::Set(d, tile.rescale[row + r]));
-  }
-  for (int32_t j = tile.first; j < tile.last; ++j) {
-    V weight[kRows];
     HWY_UNROLL(4)
-    for (int r = 0; r < kRows; ++r) weight[r] = hn::Set(d, p[r * kKeyTile + j]);
-    HWY_UNROLL(8)
-    for (int i = 0; i < kVectors; ++i) {
-      const V value = hn::LoadU(d, v + static_cast<int64_t>(j) * dim + i * lanes);
+    for (int j = 0; j < kKeys; ++j) weight[r][j] = hn::Set(d, tile.scores[(row + r) * kKeyTile + key + j]);
+  }
+  float* HWY_RESTRICT out = tile.out + static_cast<int64_t>(row) * dim;
+  const uint8_t* HWY_RESTRICT v = tile.data + (key - tile.begin) * stride;
+  for (int32_t i = 0; i < dim; i += lanes) {
+    V acc[kRows];
+    HWY_UNROLL(4)
+    for (int r = 0; r < kRows; ++r) acc[r] = hn::LoadU(d, out + r * dim + i);
+    HWY_UNROLL(4)
+    for (int j = 0; j < kKeys; ++j) {
+      const V elements = Codec::load(d, v + j * stride + i * Codec::kBytes);
       HWY_UNROLL(4)
-      for (int r = 0; r < kRows; ++r) acc[r][i] = hn::MulAdd(weight[r], value, acc[r][i]);
+      for (int r = 0; r < kRows; ++r) acc[r] = hn::MulAdd(weight[r][j], elements, acc[r]);
     }
-  }
-  HWY_UNROLL(4)
-  for (int r = 0; r < kRows; ++r) {
-    HWY_UNROLL(8)
-    for (int i = 0; i < kVectors; ++i) hn::StoreU(acc[r][i], d, out + r * dim + i * lanes);
+    HWY_UNROLL(4)
+    for (int r = 0; r < kRows; ++r) hn::StoreU(acc[r], d, out + r * dim + i);
   }
 }
 
-template <int kRows, int kVectors>
+HWY_INLINE void rescale_row(const RowTile& tile, int32_t row) {
+  if (tile.rescale[row] == 1.0f) return;
+  const hn::ScalableTag<float> d;
+  const auto factor = hn::Set(d, tile.rescale[row]);
+  float* out = tile.out + static_cast<int64_t>(row) * tile.dim_v;
+  for (int32_t i = 0; i < tile.dim_v; i += static_cast<int32_t>(hn::Lanes(d)))
+    hn::StoreU(hn::Mul(hn::LoadU(d, out + i), factor), d, out + i);
+}
+
+template <class Codec, int kRows>
 void value_rows(const RowTile& tile, int32_t row) {
-  const int32_t lanes = static_cast<int32_t>(hn::Lanes(hn::ScalableTag<float>()));
-  int32_t column = 0;
-  for (; column + kVectors * lanes <= tile.dim_v; column += kVectors * lanes)
-    value_block<kRows, kVectors>(tile, row, column);
-  for (; column < tile.dim_v; column += lanes) value_block<kRows, 1>(tile, row, column);
+  for (int32_t r = row; r < row + kRows; ++r) rescale_row(tile, r);
+  int32_t key = tile.first;
+  for (; key + 4 <= tile.last; key += 4) {
+    if (row == 0) prefetch_ahead(tile, key, 4);
+    value_block<Codec, kRows, 4>(tile, row, key);
+  }
+  for (; key < tile.last; ++key) value_block<Codec, kRows, 1>(tile, row, key);
 }
 
+template <class Codec>
 void row_values(const RowTile& tile) {
-  int32_t r = 0;
-  for (; r + 3 <= tile.num_rows; r += 3) value_rows<3, 4>(tile, r);
-  if (tile.num_rows - r == 2) value_rows<2, 4>(tile, r);
-  if (tile.num_rows - r == 1) value_rows<1, 8>(tile, r);
+  int32_t row = 0;
+  // Four rows are two pairs: three at once leave no register free.
+  for (; tile.num_rows - row == 3 || tile.num_rows - row > 4; row += 3) value_rows<Codec, 3>(tile, row);
+  for (; row + 2 <= tile.num_rows; row += 2) value_rows<Codec, 2>(tile, row);
+  if (row < tile.num_rows) value_rows<Codec, 1>(tile, row);
 }
+
+/// `Kernel` of the codec of a format that needs no scales; null for others.
+#define KVANT_ROW_KERNEL(Kernel)                    \
+  switch (format) {                                 \
+    case KvFormat::kF32: return Kernel<F32Codec>;   \
+    case KvFormat::kF16: return Kernel<F16Codec>;   \
+    case KvFormat::kBf16: return Kernel<Bf16Codec>; \
+    case KvFormat::kE4m3:                           \
+    case KvFormat::kE5m2:                           \
+    case KvFormat::kNvfp4: return nullptr;          \
+  }                                                 \
+  return nullptr
+inline RowKernel row_scores_of(KvFormat format) { KVANT_ROW_KERNEL(row_scores); }
+inline RowKernel row_values_of(KvFormat format) { KVANT_ROW_KERNEL(row_values); }
+#undef KVANT_ROW_KERNEL
 
 void merge_row(float* acc, float acc_factor, const float* part, float part_factor, int32_t count) {
   const hn::ScalableTag<float> d;

@@ -10,16 +10,42 @@ namespace kvant::attn::cpu {
 /// Reads keys or values of one request page by page, each page from the pool that its table entry names.
 class TileReader {
  public:
+  /// Rows [first, last) of one head.
+  struct Rows {
+    const int32_t* pages = nullptr;  ///< The request's row of the page table.
+    int32_t head = 0;
+    int32_t first = 0, last = 0;
+    bool all_heads = false;  ///< The same rows of all heads are read with them.
+  };
+
   TileReader(const AttentionKernels& kernels, const KvCacheView& cache);
 
-  /// Writes rows [first, last) of the request to out[row - tile]: [kKeyTile, head_dim_k].
-  void read_keys(const int32_t* pages, int32_t head, int32_t tile, int32_t first, int32_t last, float* out) const;
-  void read_values(const int32_t* pages, int32_t head, int32_t tile, int32_t first, int32_t last, float* out) const;
+  /// Writes keys to out[row - tile]: [kKeyTile, head_dim_k]. Meanwhile asks memory for `ahead`, the values that are
+  /// read next: pages lie anywhere, which hardware cannot foresee.
+  void read_keys(const Rows& keys, int32_t tile, float* out, const Rows& ahead) const;
+  /// The same for values, and the keys that are read next.
+  void read_values(const Rows& values, int32_t tile, float* out, const Rows& ahead) const;
+
+  /// Rows of a step as few query rows take them.
+  struct StepRows {
+    const uint8_t* data = nullptr;  ///< Row `begin`.
+    int64_t stride = 0;             ///< Bytes between rows.
+    KvFormat format = KvFormat::kF32;
+    // What the reader of the step should ask memory for, a part with each row; null = nothing.
+    const uint8_t* ahead = nullptr;
+    int64_t ahead_stride = 0;
+    int32_t ahead_bytes = 0;
+  };
+  /// Keys from `begin` on: in place where they lie in one page that holds f32, f16 or bf16, else expanded into `buffer`
+  /// [kRowStep, head_dim_k], row 0 being `begin`.
+  StepRows step_keys(const Rows& keys, int32_t begin, float* buffer, const Rows& ahead) const;
+  StepRows step_values(const Rows& values, int32_t begin, float* buffer, const Rows& ahead) const;
 
  private:
   /// One plane (K or V) of one pool.
   struct Plane {
     ExpandRows expand = nullptr;
+    KvFormat format = KvFormat::kF32;
     int64_t token_stride = 0, head_stride = 0, offset = 0;
     int64_t scale_token_stride = 0, scale_head_stride = 0, scale_offset = 0;
     int32_t row_bytes = 0, scale_row_bytes = 0, head_dim = 0;
@@ -29,13 +55,26 @@ class TileReader {
   static Plane key_plane(const AttentionKernels& kernels, const KvLayout& layout);
   static Plane value_plane(const AttentionKernels& kernels, const KvLayout& layout);
 
-  void read(const Plane& base, const Plane& exact, float g, const int32_t* pages, int32_t head, int32_t tile,
-            int32_t first, int32_t last, float* out) const;
+  /// The planes of both pools that hold the same rows.
+  struct Planes {
+    Plane base, exact;
+  };
+  /// Rows of one page.
+  struct Run {
+    const Plane& plane;
+    const uint8_t* page;
+    EncodedRows rows;
+    int32_t token, count;
+  };
+  Run run_at(const Planes& planes, float g, const Rows& rows, int32_t first) const;
+  static void prefetch(const Run& run);
+  StepRows step(const Planes& planes, float g, const Rows& rows, int32_t begin, float* buffer, const Rows& ahead) const;
+  void read(const Planes& planes, float g, const Rows& rows, int32_t tile, float* out, const Rows& ahead) const;
   void read_scattered(const Plane& plane, EncodedRows rows, const uint8_t* page, int32_t head, int32_t token,
                       int32_t count, float* out) const;
 
   const KvCacheView& cache_;
-  Plane base_keys_, base_values_, exact_keys_, exact_values_;
+  Planes keys_, values_;
 };
 
 }  // namespace kvant::attn::cpu

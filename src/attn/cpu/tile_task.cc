@@ -1,6 +1,7 @@
 #include "attn/cpu/tile_task.h"
 
 #include <algorithm>
+#include <cstring>
 #include <limits>
 
 #include "attn/kv/conditioning.h"
@@ -14,7 +15,7 @@ constexpr int64_t kAlignFloats = 16;
 int64_t aligned(int64_t floats) { return (floats + kAlignFloats - 1) / kAlignFloats * kAlignFloats; }
 
 int64_t floats_per_head(const AttnDesc& desc, const Shape& shape) {
-  return aligned(int64_t{shape.padded_rows} * (desc.layout.head_dim_k + 2 * desc.layout.head_dim_v + 5));
+  return aligned(int64_t{shape.padded_rows} * (desc.layout.head_dim_k + 2 * desc.layout.head_dim_v + kKeyTile + 6));
 }
 
 int64_t max_head_dim(const AttnDesc& desc) { return std::max(desc.layout.head_dim_k, desc.layout.head_dim_v); }
@@ -22,6 +23,16 @@ int64_t max_head_dim(const AttnDesc& desc) { return std::max(desc.layout.head_di
 bool all_finite(const float* values, int64_t count) {
   uint32_t found = 0;
   for (int64_t i = 0; i < count; ++i) found |= (float_to_bits(values[i]) & 0x7f800000u) == 0x7f800000u ? 1u : 0u;
+  return found == 0;
+}
+
+bool all_finite16(const uint8_t* values, int64_t count, uint32_t exponent) {
+  uint32_t found = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    uint16_t bits;
+    std::memcpy(&bits, values + 2 * i, sizeof(bits));
+    found |= (bits & exponent) == exponent ? 1u : 0u;
+  }
   return found == 0;
 }
 
@@ -36,7 +47,7 @@ KvFormat format_of(DType dtype) {
 
 /// Buffers of one KV head. Row-wise tasks keep rows whole, panel-wise ones keep [head_dim, width] per panel.
 struct HeadState {
-  float *q, *out, *acc, *bias, *max, *sum, *acc_max, *acc_sum;
+  float *q, *out, *acc, *scores, *rescale, *bias, *max, *sum, *acc_max, *acc_sum;
 };
 
 class TileTask {
@@ -67,7 +78,7 @@ class TileTask {
       if (first >= last && range_.first_partial < 0) continue;
       for (int32_t h = 0; h < range_.num_heads; ++h) clear_split(h);
       for (int32_t tile = first / kKeyTile * kKeyTile; tile < last; tile += kKeyTile)
-        run_tile(tile, std::max(tile, first), std::min(tile + kKeyTile, last));
+        run_tile(tile, std::max(tile, first), std::min(tile + kKeyTile, last), keys.last);
       for (int32_t h = 0; h < range_.num_heads; ++h) end_split(h);
     }
     if (range_.first_partial >= 0) return;
@@ -82,7 +93,9 @@ class TileTask {
     state.q = at;
     state.out = state.q + rows * dim_k_;
     state.acc = state.out + rows * dim_v_;
-    state.bias = state.acc + rows * dim_v_;
+    state.scores = state.acc + rows * dim_v_;
+    state.rescale = state.scores + rows * kKeyTile;
+    state.bias = state.rescale + rows;
     state.max = state.bias + rows;
     state.sum = state.max + rows;
     state.acc_max = state.sum + rows;
@@ -168,36 +181,125 @@ class TileTask {
     }
   }
 
-  void run_tile(int32_t tile, int32_t first, int32_t last) {
+  /// Keys [first, last) of a tile; the task goes on to the next ones up to `last_key`.
+  void run_tile(int32_t tile, int32_t first, int32_t last, int32_t last_key) {
     const uint64_t expanded = KeyRange{first, last}.bits(tile);
     mark_visible(tile, expanded);
-    for (int32_t panel = 0; panel < num_panels_ && !row_wise_; ++panel)
+    if (row_wise_) return run_row_tile(tile, first, last, last_key);
+    for (int32_t panel = 0; panel < num_panels_; ++panel)
       if (!panel_view(panel, expanded).all) split_panel_bits(panel);
     for (int32_t h = 0; h < range_.num_heads; ++h) {
-      const int32_t kv_head = range_.first_head + h;
-      context_.reader.read_keys(view_.pages(), kv_head, tile, first, last, scratch_.expanded);
-      for (int32_t panel = 0; panel < num_panels_; ++panel) {
-        const PanelView seen = panel_view(panel, expanded);
-        if (seen.any) score(h, panel, tile, first, last, seen);
-      }
-      context_.reader.read_values(view_.pages(), kv_head, tile, first, last, scratch_.expanded);
-      for (int32_t panel = 0; panel < num_panels_; ++panel) {
-        const PanelView seen = panel_view(panel, expanded);
-        if (seen.any) add_values(h, panel, tile, first, last, seen);
-      }
+      const bool last_head = h + 1 == range_.num_heads;
+      run_panel_tile(h, tile, rows(h, first, last),
+                     last_head ? rows(0, last, std::min(last + kKeyTile, last_key)) : rows(h + 1, first, last));
     }
   }
 
-  RowTile row_tile(int32_t h, int32_t tile, int32_t first, int32_t last, bool masked) const {
+  TileReader::Rows rows(int32_t h, int32_t first, int32_t last) const {
+    return {.pages = view_.pages(),
+            .head = range_.first_head + h,
+            .first = first,
+            .last = last,
+            .all_heads = range_.num_heads == context_.desc.layout.num_kv_heads};
+  }
+
+  void run_panel_tile(int32_t h, int32_t tile, const TileReader::Rows& now, const TileReader::Rows& next) {
+    const uint64_t expanded = KeyRange{now.first, now.last}.bits(tile);
+    context_.reader.read_keys(now, tile, scratch_.expanded, next);
+    for (int32_t panel = 0; panel < num_panels_; ++panel) {
+      const PanelView seen = panel_view(panel, expanded);
+      if (!seen.any) continue;
+      const PanelTile panel_rows = panel_tile(h, panel, tile, now.first, now.last, !seen.all);
+      context_.kernels.panel_scores(panel_rows);
+      context_.kernels.panel_softmax(panel_rows);
+    }
+    context_.reader.read_values(now, tile, scratch_.expanded, next);
+    const float* values = scratch_.expanded + int64_t{now.first - tile} * dim_v_;
+    const bool finite = all_finite(values, int64_t{now.last - now.first} * dim_v_);
+    for (int32_t panel = 0; panel < num_panels_; ++panel) {
+      const PanelView seen = panel_view(panel, expanded);
+      if (!seen.any) continue;
+      const int32_t first_row = panel * width_;
+      if (seen.all || finite)
+        context_.kernels.panel_values(panel_tile(h, panel, tile, now.first, now.last, false));
+      else
+        add_visible_values(h, first_row, std::min(num_rows_, first_row + width_), tile, now.first, now.last, values);
+    }
+  }
+
+  /// Few rows take keys in steps that lie in one page, so that most formats are read in place, and all heads of a step
+  /// together: as they lie in memory.
+  void run_row_tile(int32_t tile, int32_t first, int32_t last, int32_t last_key) {
+    const PanelView seen = panel_view(0, KeyRange{first, last}.bits(tile));
+    if (!seen.any) return;
+    const int32_t page_size = context_.args.cache.layout.page_size;
+    const int32_t step = page_size % 4 == 0 ? std::min(page_size, kRowStep) : kRowStep;
+    const auto for_steps = [&](auto body) {
+      for (int32_t begin = first / step * step; begin < last; begin += step) {
+        const int32_t step_first = std::max(begin, first);
+        const int32_t step_last = std::min(begin + step, last);
+        for (int32_t h = 0; h < range_.num_heads; ++h) {
+          RowTile part = row_tile(h, tile, step_first, step_last);
+          part.begin = begin - tile;
+          body(h, rows(h, step_first, step_last), begin,
+               rows(h, step_last, std::min(2 * step_last - step_first, last_key)), part);
+        }
+      }
+    };
+    for_steps([&](int32_t, const TileReader::Rows& keys, int32_t begin, const TileReader::Rows& next, RowTile& part) {
+      const TileReader::StepRows now = context_.reader.step_keys(keys, begin, scratch_.expanded, next);
+      take_rows(now, part);
+      context_.kernels.row_scores(now.format)(part);
+    });
+    for (int32_t h = 0; h < range_.num_heads; ++h) {
+      RowTile whole = row_tile(h, tile, first, last);
+      whole.visible = !seen.all || last - first < kKeyTile ? scratch_.row_bits : nullptr;
+      context_.kernels.row_softmax(whole);
+    }
+    for_steps(
+        [&](int32_t h, const TileReader::Rows& values, int32_t begin, const TileReader::Rows& next, RowTile& part) {
+          const TileReader::StepRows now = context_.reader.step_values(values, begin, scratch_.expanded, next);
+          take_rows(now, part);
+          if (seen.all || step_is_finite(now, values.first - begin, values.last - begin)) {
+            context_.kernels.row_values(now.format)(part);
+          } else {
+            context_.reader.read_values(values, begin, scratch_.expanded, {});
+            add_visible_values(h, 0, num_rows_, tile, values.first, values.last,
+                               scratch_.expanded + int64_t{values.first - begin} * dim_v_);
+          }
+          // What later steps add to is rescaled already.
+          std::fill_n(part.rescale, num_rows_, 1.0f);
+        });
+  }
+
+  static void take_rows(const TileReader::StepRows& rows, RowTile& part) {
+    part.data = rows.data;
+    part.data_stride = rows.stride;
+    part.ahead = rows.ahead;
+    part.ahead_stride = rows.ahead_stride;
+    part.ahead_bytes = rows.ahead_bytes;
+  }
+
+  /// Of rows [first, last) of a step. Bits say it for all three formats: an exponent of ones.
+  bool step_is_finite(const TileReader::StepRows& values, int32_t first, int32_t last) const {
+    for (int32_t i = first; i < last; ++i) {
+      const uint8_t* row = values.data + i * values.stride;
+      const bool finite = values.format == KvFormat::kF32
+                              ? all_finite(reinterpret_cast<const float*>(row), dim_v_)
+                              : all_finite16(row, dim_v_, values.format == KvFormat::kF16 ? 0x7c00 : 0x7f80);
+      if (!finite) return false;
+    }
+    return true;
+  }
+
+  RowTile row_tile(int32_t h, int32_t tile, int32_t first, int32_t last) const {
     const HeadState state = head(h);
     return {.q = state.q,
-            .scores = scratch_.scores,
-            .expanded = scratch_.expanded,
+            .scores = state.scores,
             .bias = state.bias,
-            .visible = masked ? scratch_.row_bits : nullptr,
             .max = state.max,
             .sum = state.sum,
-            .rescale = scratch_.rescale,
+            .rescale = state.rescale,
             .out = state.out,
             .num_rows = num_rows_,
             .first = first - tile,
@@ -211,13 +313,13 @@ class TileTask {
     const HeadState state = head(h);
     const int64_t row = int64_t{panel} * width_;
     return {.q = state.q + row * dim_k_,
-            .scores = scratch_.scores + row * kKeyTile,
+            .scores = state.scores + row * kKeyTile,
             .expanded = scratch_.expanded,
             .bias = state.bias + row,
             .visible = masked ? scratch_.panel_bits + 2 * row : nullptr,
             .max = state.max + row,
             .sum = state.sum + row,
-            .rescale = scratch_.rescale + row,
+            .rescale = state.rescale + row,
             .out = state.out + row * dim_v_,
             .num_vectors = num_rows_ - row > context_.shape.lanes ? 2 : 1,
             .first = first - tile,
@@ -227,42 +329,21 @@ class TileTask {
             .logits = context_.logits};
   }
 
-  void score(int32_t h, int32_t panel, int32_t tile, int32_t first, int32_t last, PanelView seen) {
-    if (row_wise_) {
-      const RowTile rows = row_tile(h, tile, first, last, !seen.all || last - first < kKeyTile);
-      context_.kernels.row_scores(rows);
-      context_.kernels.row_softmax(rows);
-      return;
-    }
-    const PanelTile rows = panel_tile(h, panel, tile, first, last, !seen.all);
-    context_.kernels.panel_scores(rows);
-    context_.kernels.panel_softmax(rows);
-  }
-
-  void add_values(int32_t h, int32_t panel, int32_t tile, int32_t first, int32_t last, PanelView seen) {
-    const float* values = scratch_.expanded + int64_t{first - tile} * dim_v_;
-    if (!seen.all && !all_finite(values, int64_t{last - first} * dim_v_)) {
-      add_visible_values(h, panel, tile, first, last);
-    } else if (row_wise_) {
-      context_.kernels.row_values(row_tile(h, tile, first, last, false));
-    } else {
-      context_.kernels.panel_values(panel_tile(h, panel, tile, first, last, false));
-    }
-  }
-
   /// A hidden key has probability 0, but 0 * NaN is NaN: with such values around, hidden keys are left out one by one.
-  void add_visible_values(int32_t h, int32_t panel, int32_t tile, int32_t first, int32_t last) {
+  /// `values` holds keys [first, last).
+  void add_visible_values(int32_t h, int32_t first_row, int32_t last_row, int32_t tile, int32_t first, int32_t last,
+                          const float* values) {
     const HeadState state = head(h);
-    const int32_t first_row = row_wise_ ? 0 : panel * width_;
-    const int32_t last_row = row_wise_ ? num_rows_ : std::min(num_rows_, first_row + width_);
     for (int32_t row = first_row; row < last_row; ++row) {
-      const float* p = row_start(scratch_.scores, row, kKeyTile);
+      const float* p = row_start(state.scores, row, kKeyTile);
       float* out = row_start(state.out, row, dim_v_);
       for (int32_t i = 0; i < dim_v_; ++i) {
-        float sum = out[i * element_stride()] * scratch_.rescale[row];
-        for (int32_t j = first - tile; j < last - tile; ++j)
+        float sum = out[i * element_stride()] * state.rescale[row];
+        for (int32_t key = first; key < last; ++key) {
+          const int32_t j = key - tile;
           if ((scratch_.row_bits[row] >> j & 1u) != 0)
-            sum += p[j * element_stride()] * scratch_.expanded[int64_t{j} * dim_v_ + i];
+            sum += p[j * element_stride()] * values[int64_t{key - first} * dim_v_ + i];
+        }
         out[i * element_stride()] = sum;
       }
     }
@@ -344,9 +425,9 @@ class TileTask {
 
 size_t Scratch::bytes(const AttnDesc& desc, const Shape& shape) {
   const int64_t rows = shape.padded_rows;
-  const int64_t floats = aligned(kKeyTile * max_head_dim(desc)) + aligned(rows * kKeyTile) +
-                         aligned(max_head_dim(desc)) + aligned(rows) + aligned(2 * shape.panel_width()) +
-                         2 * aligned(2 * rows) + shape.max_heads * floats_per_head(desc, shape);
+  const int64_t floats = aligned(kKeyTile * max_head_dim(desc)) + aligned(max_head_dim(desc)) +
+                         aligned(2 * shape.panel_width()) + 2 * aligned(2 * rows) +
+                         shape.max_heads * floats_per_head(desc, shape);
   return static_cast<size_t>(floats) * sizeof(float);
 }
 
@@ -359,9 +440,7 @@ Scratch::Scratch(std::byte* memory, const AttnDesc& desc, const Shape& shape) {
     return taken;
   };
   expanded = take(kKeyTile * max_head_dim(desc));
-  scores = take(rows * kKeyTile);
   row = take(max_head_dim(desc));
-  rescale = take(rows);
   factors = take(2 * shape.panel_width());
   row_bits = reinterpret_cast<uint64_t*>(take(2 * rows));
   panel_bits = reinterpret_cast<uint32_t*>(take(2 * rows));

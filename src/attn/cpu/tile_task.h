@@ -39,9 +39,7 @@ struct Scratch {
   Scratch(std::byte* memory, const AttnDesc& desc, const Shape& shape);
 
   float* expanded;       ///< [kKeyTile, max head_dim]
-  float* scores;         ///< [padded_rows, kKeyTile] or, per panel, [kKeyTile, width]
   float* row;            ///< [max head_dim]
-  float* rescale;        ///< [padded_rows]
   float* factors;        ///< [2, width]
   uint64_t* row_bits;    ///< [padded_rows]
   uint32_t* panel_bits;  ///< [panels, 2, width]

@@ -20,6 +20,8 @@ Result<PoolMemory> PoolMemory::create(int64_t bytes) {
                    fmt::format("cannot reserve {} bytes for the KV cache: {}; use a smaller context or fewer sequences",
                                bytes, std::strerror(errno)));
   }
+  // Large pages save most address translations of reads that jump from page to page. A hint: refusal is no error.
+  ::madvise(data, static_cast<size_t>(bytes), MADV_HUGEPAGE);
   memory.data_ = static_cast<std::byte*>(data);
   memory.bytes_ = static_cast<size_t>(bytes);
   return memory;
