@@ -1,5 +1,6 @@
 // Decode and verify attention on a CUDA device against a plain read of the same bytes, as JSON on standard output:
 //   bench_attention_cuda --commit $(git rev-parse --short HEAD) --date 2026-11-29
+// --shapes nvfp4_256x4096,_q4 keeps the shapes whose names hold one of the texts.
 // Each time is the median of graph replays over disjoint sets of shuffled pages that together exceed the L2 cache.
 
 #include <algorithm>
@@ -10,6 +11,7 @@
 #include <numeric>
 #include <random>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <cuda_runtime_api.h>
@@ -75,6 +77,11 @@ struct Shape {
   bool mixed = false;  ///< Lengths from 2 % of the context to all of it.
   bool edges = false;  ///< First page and last three pages exact.
 };
+
+std::string name_of(const Shape& shape) {
+  return fmt::format("{}_{}x{}_q{}_h{}{}{}", to_string(shape.format), shape.batch, shape.context, shape.q_len,
+                     shape.q_heads, shape.mixed ? "_mixed" : "", shape.edges ? "_edges" : "");
+}
 
 struct Setting {
   DeviceInfo device;
@@ -267,6 +274,8 @@ std::vector<Shape> suite() {
     for (const int32_t batch : {64, 256})
       shapes.push_back({.format = format, .batch = batch, .context = 4096, .q_len = 4});
     shapes.push_back({.format = format, .batch = 256, .context = 4096, .q_len = 8});
+    for (const int32_t q_len : {1, 4})
+      shapes.push_back({.format = format, .batch = 256, .context = 4096, .q_len = q_len, .q_heads = 64});
     shapes.push_back({.format = format, .batch = 16, .context = 65536, .mixed = true});
     shapes.push_back({.format = format, .batch = 64, .context = 4096, .q_heads = 64});
     shapes.push_back({.format = format, .batch = 64, .context = 4096, .q_heads = 40});
@@ -275,7 +284,17 @@ std::vector<Shape> suite() {
   return shapes;
 }
 
-int main_with(const std::string& commit, const std::string& date) {
+/// Whether `name` holds one of the comma-separated texts.
+bool is_wanted(const std::string& name, std::string_view texts) {
+  while (!texts.empty()) {
+    const size_t end = std::min(texts.find(','), texts.size());
+    if (name.find(texts.substr(0, end)) != std::string::npos) return true;
+    texts.remove_prefix(std::min(end + 1, texts.size()));
+  }
+  return false;
+}
+
+int main_with(const std::string& commit, const std::string& date, const std::string& shapes) {
   const std::vector<DeviceInfo> devices = cuda_devices();
   if (devices.empty()) {
     std::fprintf(stderr, "no CUDA device\n");
@@ -298,6 +317,7 @@ int main_with(const std::string& commit, const std::string& date) {
       setting.device.name, date, commit, driver, runtime);
   bool first = true;
   for (const Shape& shape : suite()) {
+    if (!shapes.empty() && !is_wanted(name_of(shape), shapes)) continue;
     const std::string row = measure(setting, shape);
     if (row.empty()) continue;
     fmt::print("{}{}", first ? "" : ",\n", row);
@@ -313,11 +333,12 @@ int main_with(const std::string& commit, const std::string& date) {
 }  // namespace kvant::bench
 
 int main(int argc, char** argv) {
-  std::string commit = "unknown", date = "unknown";
+  std::string commit = "unknown", date = "unknown", shapes;
   for (int i = 1; i + 1 < argc; i += 2) {
     const std::string option = argv[i];
     if (option == "--commit") commit = argv[i + 1];
     if (option == "--date") date = argv[i + 1];
+    if (option == "--shapes") shapes = argv[i + 1];
   }
-  return kvant::bench::main_with(commit, date);
+  return kvant::bench::main_with(commit, date, shapes);
 }

@@ -19,9 +19,10 @@ namespace kvant::attn::cuda {
 
 /// A tile's rows in shared memory, in 16-byte chunks that are swizzled so that both ways of reading them are free of
 /// bank conflicts: K as rows g by chunk t, V as chunk g of rows 2t. A row keeps its chunks, in another order.
-template <int kRowBytes>
+template <int kRowBytes_>
 struct TileRows {
-  static constexpr int kChunks = kRowBytes / 16;
+  static constexpr int kChunks = kRowBytes_ / 16;
+  static constexpr int kRowBytes = kRowBytes_;
   static constexpr int kBytes = 16 * kRowBytes;
 
   __device__ __forceinline__ static uint32_t offset(int row, int chunk) {
@@ -41,14 +42,20 @@ struct TileRows {
     else
       return (even ^ 64) + kRowBytes;
   }
-  /// offset(row + i, chunk) of the low half is offset(row, chunk) ^ round_offset(i), for rows below 32 / kChunks and i
-  /// a multiple of that.
-  __device__ __forceinline__ static constexpr uint32_t round_offset(int i) {
-    const int row = i % 8;
-    if constexpr (kChunks <= 4)
-      return 0;  // 8 rows at once
+  /// offset(row + i, chunk) is (offset(row, chunk) ^ step_turn(i)) + i * kRowBytes for rows below i, i a power of two or
+  /// a sum of those from it on; with four chunks i is even. The turn stays within 128 bytes.
+  __device__ __forceinline__ static constexpr uint32_t step_turn(int i) {
+    if constexpr (kChunks <= 2)
+      return 0;
+    else if constexpr (kChunks == 4)
+      return (i << 4) & 0x60;
     else
-      return row * kRowBytes ^ 16 * turn(row);
+      return 16 * turn(i % 8);
+  }
+  /// Zeros rows from `first` on; the lanes of a warp share the work.
+  __device__ static void clear(uint32_t rows, int32_t first, int lane) {
+    for (int i = first * kChunks + lane; i < 16 * kChunks; i += 32)
+      store_shared_16(rows + offset(i / kChunks, i % kChunks), make_uint4(0, 0, 0, 0));
   }
 
  private:
@@ -138,6 +145,10 @@ __device__ __forceinline__ void packed_codes_to_f16x2(uint32_t w, uint32_t (&out
 /// Keeps the compiler from computing a loop's lane constants again for every tile: it cannot look through a shuffle.
 /// All lanes of a warp call it together.
 __device__ __forceinline__ uint32_t opaque(uint32_t value) { return __shfl_sync(0xffffffffu, value, threadIdx.x % 32); }
+__device__ __forceinline__ const uint8_t* opaque(const uint8_t* p) {
+  return reinterpret_cast<const uint8_t*>(
+      __shfl_sync(0xffffffffu, reinterpret_cast<unsigned long long>(p), threadIdx.x % 32));
+}
 
 /// Where a lane's first chunk of its first row and its first scale are, from the start of a stage's planes. Its other
 /// rows and chunks follow by constants.

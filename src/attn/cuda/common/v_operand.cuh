@@ -40,6 +40,9 @@ struct VTile16 {
 #pragma unroll
     for (int i = 0; i < kLoads; ++i) raw[token][i] = make_uint4(0, 0, 0, 0);
   }
+  __device__ static void clear_rows(uint32_t rows, uint32_t, int32_t first, int lane) {
+    TileRows<2 * kHeadDim>::clear(rows, first, lane);
+  }
   __device__ __forceinline__ void fragment(int tile, uint32_t (&a)[4]) const {
     const uint32_t w0 = word(0, tile), w1 = word(1, tile), w2 = word(2, tile), w3 = word(3, tile);
     a[0] = __byte_perm(w0, w1, 0x5410);
@@ -85,9 +88,8 @@ struct VTile<E4m3, kHeadDim> {
       }
     }
   }
-  __device__ __forceinline__ void clear(int token) {
-#pragma unroll
-    for (int i = 0; i < kWords; ++i) raw[token][i] = 0;
+  __device__ static void clear_rows(uint32_t rows, uint32_t, int32_t first, int lane) {
+    TileRows<kHeadDim>::clear(rows, first, lane);
   }
   __device__ __forceinline__ void fragment(int tile, uint32_t (&a)[4]) const {
     const int word = tile / 2;
@@ -133,11 +135,15 @@ struct VTile<Nvfp4Packed, kHeadDim> {
 #pragma unroll
     for (int i = 0; i < kBlocks; ++i) scale[i] = load_shared_4(scales + lane.scale + 16 * i);
   }
-  __device__ __forceinline__ void clear(int token) {
+  __device__ static void clear_rows(uint32_t rows, uint32_t scales, int32_t first, int lane) {
+    TileRows<kHeadDim / 2>::clear(rows, first, lane);
+    for (int word = lane; word < kHeadDim / 4; word += 32) {
+      uint32_t kept = 0;
 #pragma unroll
-    for (int i = 0; i < kWords; ++i) raw[token][i] = 0;
-#pragma unroll
-    for (int i = 0; i < kBlocks; ++i) scale[i] &= ~(0xffu << (8 * token));
+      for (int i = 0; i < 4; ++i) kept |= v_token(i, word % 4) < first ? 0xffu << 8 * i : 0;
+      const uint32_t address = scales + 4 * word;
+      store_shared_4(address, load_shared_4(address) & kept);
+    }
   }
   __device__ __forceinline__ void fragment(int tile, uint32_t (&a)[4]) const {
     // Bytes of neighbouring tokens are joined before they are expanded: each f16x2 is one channel of two tokens.

@@ -23,7 +23,6 @@ class DecodeMerge : protected DecodeTiles<Traits> {
   using Base::extent;
   using Base::g_;
   using Base::lane_;
-  using Base::limit_;
   using Base::num_rows;
   using Base::p_;
   using Base::prefix_;
@@ -78,7 +77,7 @@ class DecodeMerge : protected DecodeTiles<Traits> {
         for (int d = 4; d < 32; d *= 2) sum_[n][j] += __shfl_xor_sync(0xffffffffu, sum_[n][j], d);
         if (g_ == 0)
           shared_.state[warp_][8 * n + 2 * t_ + j] =
-              make_float2(sum_[n][j] > 0.0f ? limit_[n][j] - detail::kRescaleSlack : -INFINITY, sum_[n][j]);
+              make_float2(sum_[n][j] > 0.0f ? this->reference(n, j) : -INFINITY, sum_[n][j]);
       }
 #pragma unroll
       for (int i = 0; i < kTiles; ++i) {

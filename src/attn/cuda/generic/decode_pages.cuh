@@ -21,112 +21,102 @@ class DecodePages : protected DecodeQueries<Traits> {
   using Base::Base;
   using Base::lane_;
   using Base::p_;
+  static constexpr int kRoundTiles = Traits::kRoundTiles;
 
-  /// Table entries of a tile's two halves (8 tokens each; the same page unless pages hold 8 tokens).
-  struct TilePages {
-    int32_t low, high;
-  };
+  /// A round is cut into octets of eight tokens, the smallest page. A lane copies from one octet, so from one page.
+  static constexpr int kOctetLanes = 16 / kRoundTiles;
 
-  /// One lane reads one of the next 32 entries; the warp shares them by shuffles.
-  __device__ __forceinline__ TilePages tile_pages(const detail::Segment& s, int32_t tile) {
-    const bool halves = p_.page_shift == 3;
-    const int32_t page = halves ? 2 * tile : tile >> (p_.page_shift - 4);
-    int32_t index = page - batch_first_;
-    if (static_cast<uint32_t>(index) >= 31) {
-      batch_first_ = page;
-      index = 0;
-      const int32_t mine = page + lane_;
+  /// Table entry of the page that this lane copies from in the round that starts with `tile`. One lane reads one of
+  /// the next 32 entries; the warp shares them by shuffles. Tiles ascend until batch_first_ is reset.
+  __device__ __forceinline__ int32_t lane_entry(const detail::Segment& s, int32_t tile) {
+    const int32_t last_index = ((16 * (tile + kRoundTiles) - 1) >> p_.page_shift) - batch_first_;
+    if (last_index >= 32) {
+      batch_first_ = (16 * tile) >> p_.page_shift;
       const int32_t last_page = (s.kv_len - 1) >> p_.page_shift;
-      batch_entry_ = mine >= s.first_page && mine <= last_page
-                         ? __ldg(&p_.page_table[s.request * p_.page_table_stride + mine])
-                         : kNoPage;
+      // Entries outside are poison. What a neighbour's page gives in their place is masked.
+      const int32_t mine = min(max(batch_first_ + lane_, s.first_page), last_page);
+      batch_entry_ = __ldg(&p_.page_table[s.request * p_.page_table_stride + mine]);
     }
-    TilePages pages;
-    pages.low = pages.high = __shfl_sync(0xffffffffu, batch_entry_, index);
-    if (halves) {
-      pages.high = __shfl_sync(0xffffffffu, batch_entry_, index + 1);
-      // A half outside the window or past the length is masked; it may hold anything that is not a fault to read.
-      if (pages.high < 0) pages.high = pages.low;
-      if (pages.low < 0) pages.low = pages.high;
-    }
-    return pages;
+    const int32_t token = 16 * tile + 8 * (lane_ / kOctetLanes);
+    return __shfl_sync(0xffffffffu, batch_entry_, (token >> p_.page_shift) - batch_first_);
   }
 
-  /// Index of a tile among those of its page; 0 for pages of 8 or 16 tokens.
-  __device__ __forceinline__ int32_t tile_in_page(int32_t tile) const {
-    return tile & (((1 << p_.page_shift) - 1) >> 4);
-  }
-
-  /// Where this lane copies from in a page and to in a stage. Constant over a segment, and opaque to the compiler,
+  /// Where this lane copies from in page 0 and to in a stage. Constant over a segment, and opaque to the compiler,
   /// which would otherwise compute them again for every tile.
   struct LaneCopies {
-    uint32_t k, v, scale;           // in the page
-    uint32_t k_to, v_to, scale_to;  // in the stage
+    const uint8_t *k, *v, *scale;
+    uint32_t k_to, v_to, scale_to;
   };
 
   __device__ __forceinline__ LaneCopies lane_copies(int32_t head) const {
     const PoolParams& pool = p_.base;
-    const int k_row = lane_ / KRows::kChunks, k_chunk = lane_ % KRows::kChunks;
-    const int v_row = lane_ / VRows::kChunks, v_chunk = lane_ % VRows::kChunks;
+    const int octet = lane_ / kOctetLanes, lane = lane_ % kOctetLanes;
+    const uint32_t tile = octet / 2 * Traits::kTileBytes;
     LaneCopies c;
-    c.k = pool.k.data + pool.k.data_head * head + pool.k.data_token * (k_row % 8) + 16 * k_chunk;
-    c.v = pool.v.data + pool.v.data_head * head + pool.v.data_token * (v_row % 8) + 16 * v_chunk;
-    c.k_to = KRows::offset(k_row, k_chunk);
-    c.v_to = VRows::offset(v_row, v_chunk);
-    // Lanes from 0 on copy K's scales, the next ones V's.
-    const bool of_k = lane_ < Traits::kKScaleBytes / 16;
-    const int32_t piece = 16 * (of_k ? lane_ : lane_ - Traits::kKScaleBytes / 16);
-    c.scale = piece + (of_k ? pool.k.scale + pool.k.scale_head * head : pool.v.scale + pool.v.scale_head * head);
-    c.scale_to = piece + (of_k ? Traits::kKScales : Traits::kVScales);
-    c.k = opaque(c.k), c.v = opaque(c.v), c.scale = opaque(c.scale);
-    c.k_to = opaque(c.k_to), c.scale_to = opaque(c.scale_to);
-    if constexpr (std::is_same_v<KRows, VRows>)
-      c.v_to = c.k_to;
-    else
-      c.v_to = opaque(c.v_to);
+    c.k = opaque(first_chunk<KRows>(pool.pages, pool.k, head));
+    c.v = opaque(first_chunk<VRows>(pool.pages, pool.v, head));
+    c.k_to = opaque(tile + first_chunk_to<KRows>());
+    c.v_to = std::is_same_v<KRows, VRows> ? c.k_to : opaque(tile + first_chunk_to<VRows>());
+    // Of a tile's two octets the first copies K's scales and the second V's.
+    const PlaneStrides& plane = octet % 2 == 0 ? pool.k : pool.v;
+    c.scale = opaque(pool.pages + (16 * lane + plane.scale + plane.scale_head * head));
+    c.scale_to = opaque(tile + 16 * lane + (octet % 2 == 0 ? Traits::kKScales : Traits::kVScales));
     return c;
   }
 
-  /// Copies one plane's rows of a tile: a warp moves 512 bytes at once.
-  template <class Rows>
-  __device__ __forceinline__ static void copy_rows(uint32_t stage, uint32_t lane_to, const uint8_t* low,
-                                                   const uint8_t* high, uint32_t token_stride) {
-    constexpr int kRound = 32 / Rows::kChunks;  // rows at once
-    if constexpr (kRound == 16) {
-      copy_async_16(stage + lane_to, threadIdx.x % 32 / Rows::kChunks < 8 ? low : high);
-      return;
-    }
+  /// Starts the copies of a round to a stage of this warp.
+  __device__ __forceinline__ void copy_round(const LaneCopies& c, uint32_t stage, int32_t tile, int32_t entry) const {
+    const PoolParams& pool = p_.base;
+    const uint64_t page = static_cast<uint64_t>(static_cast<uint32_t>(entry)) * pool.page_stride;
+    const uint32_t in_page = (16 * tile + 8 * (lane_ / kOctetLanes)) & ((1u << p_.page_shift) - 1);
+    copy_rows<KRows>(stage + c.k_to, c.k + page, in_page, pool.k.data_token);
+    copy_rows<VRows>(stage + c.v_to + Traits::kVRows, c.v + page, in_page, pool.v.data_token);
+    if constexpr (KCodec::kScales || VCodec::kScales) {
+      const bool of_k = lane_ / kOctetLanes % 2 == 0;
+      const uint32_t tile_stride = of_k ? pool.k.scale_tile : pool.v.scale_tile;
+      const int32_t chunks = (of_k ? Traits::kKScaleBytes : Traits::kVScaleBytes) / 16;
+      const uint8_t* from = c.scale + page + static_cast<uint64_t>(in_page / 16) * tile_stride;
 #pragma unroll
-    for (int i = 0; i < 16; i += kRound) {
-      copy_async_16(stage + (lane_to ^ Rows::round_offset(i)) + (i / 8) * (Rows::kBytes / 2),
-                    (i < 8 ? low : high) + (i % 8) * token_stride);
+      for (int i = 0; i < Traits::kHeadDim / 16; i += kOctetLanes)
+        if (lane_ % kOctetLanes + i < chunks) copy_async_16(stage + c.scale_to + 16 * i, from + 16 * i);
     }
   }
 
-  /// Starts the copies of a tile to a stage of this warp.
-  __device__ __forceinline__ void copy_tile(const LaneCopies& c, uint32_t stage, int32_t tile, TilePages pages) const {
-    const PoolParams& pool = p_.base;
-    const uint8_t* low = page_of(pool, pages.low);
-    const uint8_t* high = page_of(pool, pages.high);
-    const uint32_t part = tile_in_page(tile);
-    const uint32_t k = part * 16 * pool.k.data_token, v = part * 16 * pool.v.data_token;
-    const uint32_t half = p_.page_shift == 3 ? 0 : 8;
-    copy_rows<KRows>(stage, c.k_to, low + (c.k + k), high + (c.k + k + half * pool.k.data_token), pool.k.data_token);
-    copy_rows<VRows>(stage + Traits::kVRows, c.v_to, low + (c.v + v), high + (c.v + v + half * pool.v.data_token),
-                     pool.v.data_token);
-    if constexpr (KCodec::kScales || VCodec::kScales) {
-      const bool of_k = lane_ < Traits::kKScaleBytes / 16;
-      const uint32_t tile_stride = of_k ? pool.k.scale_tile : pool.v.scale_tile;
-      if (lane_ < (Traits::kKScaleBytes + Traits::kVScaleBytes) / 16)
-        copy_async_16(stage + c.scale_to, low + (c.scale + part * tile_stride));
-    }
-  }
   __device__ __forceinline__ static const uint8_t* page_of(const PoolParams& pool, int32_t entry) {
     return pool.pages + static_cast<uint64_t>(static_cast<uint32_t>(entry & (kExactPageBit - 1))) * pool.page_stride;
   }
 
-  int32_t batch_first_ = -64;  ///< First of the 31 pages whose entries the warp holds.
+  int32_t batch_first_ = -64;  ///< First of the 32 pages whose entries the warp holds.
   int32_t batch_entry_ = 0;
+
+ private:
+  template <class Rows>
+  __device__ __forceinline__ const uint8_t* first_chunk(const uint8_t* pages, const PlaneStrides& plane,
+                                                        int32_t head) const {
+    const int lane = lane_ % kOctetLanes;
+    return pages + (plane.data + plane.data_head * head + plane.data_token * (lane / Rows::kChunks) +
+                    16 * (lane % Rows::kChunks));
+  }
+  template <class Rows>
+  __device__ __forceinline__ uint32_t first_chunk_to() const {
+    const int lane = lane_ % kOctetLanes;
+    return Rows::offset(8 * (lane_ / kOctetLanes % 2) + lane / Rows::kChunks, lane % Rows::kChunks);
+  }
+
+  /// Copies this lane's chunks of one plane's octet; `to` is a multiple of 128 bytes from a tile's first row, but for
+  /// the lane's own place.
+  template <class Rows>
+  __device__ __forceinline__ static void copy_rows(uint32_t to, const uint8_t* from, uint32_t in_page,
+                                                   uint32_t token_stride) {
+    constexpr int kRows = kOctetLanes > Rows::kChunks ? kOctetLanes / Rows::kChunks : 1;  // at once
+    from += static_cast<uint64_t>(in_page) * token_stride;
+#pragma unroll
+    for (int row = 0; row < 8; row += kRows)
+#pragma unroll
+      for (int chunk = 0; chunk < Rows::kChunks; chunk += kOctetLanes)
+        copy_async_16((to ^ Rows::step_turn(row)) + row * Rows::kRowBytes + 16 * chunk,
+                      from + static_cast<uint64_t>(row) * token_stride + 16 * chunk);
+  }
 };
 
 }  // namespace kvant::attn::cuda

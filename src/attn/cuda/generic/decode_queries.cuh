@@ -40,14 +40,13 @@ class DecodeQueries : protected DecodeWork<Traits> {
   static constexpr int kLaneDims = KTile<typename Traits::KCodec, Traits::kHeadDim>::kLaneDims;
   using Base::acc_;
   using Base::Base;
-  using Base::base_factor_;
   using Base::bias_;
-  using Base::cap_log2_;
-  using Base::exact_factor_;
+  using Base::factor_;
   using Base::g_;
-  using Base::limit_;
   using Base::p_;
   using Base::q_;
+  using Base::reference;
+  using Base::set_reference;
   using Base::sum_;
   using Base::t_;
   using Base::v_factor_;
@@ -60,7 +59,6 @@ class DecodeQueries : protected DecodeWork<Traits> {
 
   /// Loads, conditions and packs the rows of each row tile, and leaves the factors of rows 2t and 2t + 1 in the lane.
   __device__ __forceinline__ void load_queries(const detail::Segment& s) {
-    cap_log2_ = p_.soft_cap * detail::kLog2e;
     const float v_scale = p_.v_scales == nullptr ? 1.0f : p_.v_scales[p_.scale_count == 1 ? 0 : s.head];
     v_factor_ = v_scale * static_cast<float>(1 << VCodec::kShift);
 #pragma unroll
@@ -124,25 +122,47 @@ class DecodeQueries : protected DecodeWork<Traits> {
     }
   }
 
+  __device__ __forceinline__ float k_scale(const detail::Segment& s) const {
+    const float kappa = p_.k_scales == nullptr ? 1.0f : p_.k_scales[p_.scale_count == 1 ? 0 : s.head];
+    return kappa * static_cast<float>(1 << KCodec::kShift);
+  }
+
   /// Factors and empty accumulators of rows 2t and 2t + 1 of row tile n.
   __device__ __forceinline__ void start_rows(const detail::Segment& s, int n, float exponent, float bias) {
-    const float kappa = p_.k_scales == nullptr ? 1.0f : p_.k_scales[p_.scale_count == 1 ? 0 : s.head];
-    // Scores are kept in units of the exponent of 2, or of the cap until it has been applied.
-    const float unit = p_.softmax_scale * (p_.soft_cap > 0.0f ? 1.0f / p_.soft_cap : detail::kLog2e);
+    const float unit = p_.softmax_scale * detail::kLog2e;
+    const float kappa = k_scale(s);
 #pragma unroll
     for (int c = 0; c < 2; ++c) {
       const float row_exponent = __shfl_sync(0xffffffffu, exponent, 4 * (2 * t_ + c));
       const float row_bias = __shfl_sync(0xffffffffu, bias, 4 * (2 * t_ + c));
-      exact_factor_[n][c] = unit * row_exponent;
-      base_factor_[n][c] = unit * row_exponent * kappa * static_cast<float>(1 << KCodec::kShift);
+      // Never 0, since a masked product is -inf.
+      factor_[n][c] = fmaxf(unit * row_exponent * kappa, detail::kLeastFactor);
       bias_[n][c] = unit * row_bias;
-      limit_[n][c] = detail::kNoScore;
+      set_reference(n, c, detail::kNoScore);
       sum_[n][c] = 0.0f;
     }
 #pragma unroll
     for (int i = 0; i < kTiles; ++i)
 #pragma unroll
       for (int c = 0; c < 4; ++c) acc_[n][i][c] = 0.0f;
+  }
+
+  /// From here on products and accumulators are of keys and values themselves, without the base format's scales.
+  __device__ __forceinline__ void leave_base_units(const detail::Segment& s) {
+    const float inverse = 1.0f / k_scale(s);
+#pragma unroll
+    for (int n = 0; n < kRowTiles; ++n) {
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        factor_[n][j] = fmaxf(factor_[n][j] * inverse, detail::kLeastFactor);
+        set_reference(n, j, reference(n, j));
+      }
+#pragma unroll
+      for (int i = 0; i < kTiles; ++i)
+#pragma unroll
+        for (int j = 0; j < 4; ++j) acc_[n][i][j] *= v_factor_;
+    }
+    v_factor_ = 1.0f;
   }
 
   /// Channel of value i that this lane holds of a row: the order in which KTile hands out K.

@@ -41,17 +41,20 @@ struct DecodeTraits {
   static constexpr int kKScales = KRows::kBytes;
   static constexpr int kVRows = kKScales + kKScaleBytes;
   static constexpr int kVScales = kVRows + VRows::kBytes;
-  static constexpr int kStageBytes = kVScales + kVScaleBytes;
-  /// Tiles of a warp in shared memory: at least 16 KiB under way per scheduler hides the memory's latency.
+  static constexpr int kTileBytes = kVScales + kVScaleBytes;
+  /// Tiles a warp handles at once: small ones share what a round costs, and overlap.
+  static constexpr int kRoundTiles = kTileBytes <= 2304 ? 2 : 1;
+  static constexpr int kStageBytes = kRoundTiles * kTileBytes;
+  /// Rounds of a warp in shared memory: at least 16 KiB under way per scheduler hides the memory's latency.
   static constexpr int kStages = kStageBytes >= 8192 ? 2 : kStageBytes >= 4096 ? 3 : 4;
-  static constexpr int kMinBlocks = kRowTiles > 1 || kHeadDim > 128 ? 2 : kStageBytes >= 8192 ? 3 : 4;
+  static constexpr int kMinBlocks = kRowTiles > 1 || kHeadDim > 128 ? 2 : kTileBytes >= 8192 ? 3 : 4;
 
   struct Partials {
     float out[kWarps][kRows][kRowStride];
   };
   struct SharedStorage {
     union {
-      uint8_t stages[kWarps][kStages][kStageBytes];
+      alignas(128) uint8_t stages[kWarps][kStages][kStageBytes];
       Partials partials;  ///< Once a segment's tiles have been read.
     };
     float2 state[kWarps][kRows];
@@ -102,7 +105,7 @@ class DecodeBlock : private DecodeMerge<Traits> {
 template <class Traits>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     decode_splitkv_kernel(const __grid_constant__ DecodeParams params) {
-  extern __shared__ __align__(16) uint8_t memory[];
+  extern __shared__ __align__(128) uint8_t memory[];
   auto& shared = *reinterpret_cast<typename Traits::SharedStorage*>(memory);
   auto* prefix = reinterpret_cast<int32_t*>(memory + sizeof(typename Traits::SharedStorage));
   DecodeBlock<Traits>(params, shared, prefix).run();

@@ -9,23 +9,29 @@
 
 namespace kvant::attn::cuda {
 
-/// The tiles whose copies are under way, oldest first. Without exact pages they are consecutive and need no memory.
+/// Tiles that a warp handles at once: `tile` and the ones after it, as far as they are not `dead` (bit by bit).
+struct Round {
+  int32_t tile;
+  uint32_t dead;
+};
+
+/// The rounds whose copies are under way, oldest first. Without exact pages they are consecutive and need no memory.
 template <bool kGaps, int kCount>
-struct TileQueue {
-  int32_t tiles[kCount];
-  __device__ __forceinline__ void push(int32_t tile, int i) { tiles[i] = tile; }
-  __device__ __forceinline__ void pop_and_push(int32_t tile) {
+struct RoundQueue {
+  Round rounds[kCount];
+  __device__ __forceinline__ void push(Round round, int i) { rounds[i] = round; }
+  __device__ __forceinline__ void pop_and_push(Round round) {
 #pragma unroll
-    for (int i = 0; i + 1 < kCount; ++i) tiles[i] = tiles[i + 1];
-    tiles[kCount - 1] = tile;
+    for (int i = 0; i + 1 < kCount; ++i) rounds[i] = rounds[i + 1];
+    rounds[kCount - 1] = round;
   }
-  __device__ __forceinline__ int32_t front(int32_t) const { return tiles[0]; }
+  __device__ __forceinline__ Round front(int32_t) const { return rounds[0]; }
 };
 template <int kCount>
-struct TileQueue<false, kCount> {
-  __device__ __forceinline__ void push(int32_t, int) {}
-  __device__ __forceinline__ void pop_and_push(int32_t) {}
-  __device__ __forceinline__ int32_t front(int32_t consecutive) const { return consecutive; }
+struct RoundQueue<false, kCount> {
+  __device__ __forceinline__ void push(Round, int) {}
+  __device__ __forceinline__ void pop_and_push(Round) {}
+  __device__ __forceinline__ Round front(int32_t consecutive) const { return {consecutive, 0}; }
 };
 
 /// Attends to the tiles of a segment, each warp to its part of them.
@@ -34,7 +40,6 @@ class DecodeTiles : protected DecodePages<Traits> {
  protected:
   using Base = DecodePages<Traits>;
   using typename Base::LaneCopies;
-  using typename Base::TilePages;
   using KCodec = typename Traits::KCodec;
   using VCodec = typename Traits::VCodec;
   static constexpr int kHeadDim = Traits::kHeadDim;
@@ -45,33 +50,34 @@ class DecodeTiles : protected DecodePages<Traits> {
   static constexpr int kLaneDims = KTile<typename Traits::KCodec, Traits::kHeadDim>::kLaneDims;
   using Base::acc_;
   using Base::Base;
-  using Base::base_factor_;
   using Base::batch_first_;
   using Base::bias_;
-  using Base::cap_log2_;
-  using Base::copy_tile;
-  using Base::exact_factor_;
+  using Base::copy_round;
+  using Base::factor_;
   using Base::g_;
+  using Base::kRoundTiles;
+  using Base::lane_;
   using Base::lane_copies;
-  using Base::limit_;
+  using Base::lane_entry;
+  using Base::leave_base_units;
   using Base::load_queries;
   using Base::mma;
+  using Base::offset_;
+  using Base::outgrown_;
   using Base::p_;
   using Base::pack;
   using Base::page_of;
   using Base::q_;
+  using Base::reference;
+  using Base::set_reference;
   using Base::stages_;
   using Base::sum_;
   using Base::t_;
-  using Base::tile_pages;
-  using Base::v_factor_;
   using Base::warp_;
 
-  /// Scores, times log2(e), of the tile's 16 keys against all rows: c[n] holds keys g, g, g + 8, g + 8 by rows 2t, 2t +
-  /// 1, 2t, 2t + 1.
+  /// Products of the tile's 16 keys with all rows: c[n] holds keys g, g, g + 8, g + 8 by rows 2t, 2t + 1, 2t, 2t + 1.
   template <class Tile>
-  __device__ __forceinline__ void scores(const Tile& k, const float (&factor)[kRowTiles][2],
-                                         float (&c)[kRowTiles][4]) const {
+  __device__ __forceinline__ void products(const Tile& k, float (&c)[kRowTiles][4]) const {
 #pragma unroll
     for (int n = 0; n < kRowTiles; ++n)
 #pragma unroll
@@ -82,16 +88,6 @@ class DecodeTiles : protected DecodePages<Traits> {
       k.fragment(step, a);
 #pragma unroll
       for (int n = 0; n < kRowTiles; ++n) mma(c[n], a, q_[n][step][0], q_[n][step][1]);
-    }
-#pragma unroll
-    for (int n = 0; n < kRowTiles; ++n)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) c[n][i] = fmaf(c[n][i], factor[n][i & 1], bias_[n][i & 1]);
-    if (p_.soft_cap > 0.0f) {
-#pragma unroll
-      for (int n = 0; n < kRowTiles; ++n)
-#pragma unroll
-        for (int i = 0; i < 4; ++i) c[n][i] = cap_log2_ * tanhf(c[n][i]);
     }
   }
 
@@ -115,50 +111,79 @@ class DecodeTiles : protected DecodePages<Traits> {
     return false;
   }
 
-  template <class Tile>
-  __device__ __forceinline__ void mask_tile(const detail::Segment& s, int32_t tile, float (&c)[kRowTiles][4],
-                                            Tile& v) const {
-    const int32_t first = tile * Traits::kTileTokens;
+  /// Hides from each row the keys of a tile that it must not see.
+  __device__ __forceinline__ void mask_tile(const detail::Segment& s, int32_t tile, bool dead,
+                                            float (&c)[kRowTiles][4]) const {
+    const int32_t row = s.row_tile * kRows + 2 * t_;
+    const int32_t key = tile * Traits::kTileTokens + g_;
+    uint32_t seen = 0;
+    if (!dead) {
+#pragma unroll 1
+      for (int i = 0; i < 4 * kRowTiles; ++i)
+        if (visible(s, row + 8 * (i / 4) + (i & 1), key + 8 * (i / 2 % 2))) seen |= 1u << i;
+    }
 #pragma unroll
-    for (int n = 0; n < kRowTiles; ++n)
-#pragma unroll
-      for (int i = 0; i < 4; ++i)
-        if (!visible(s, s.row_tile * kRows + 8 * n + 2 * t_ + (i & 1), first + g_ + 8 * (i / 2))) c[n][i] = -INFINITY;
-          // Slots past the length may hold anything, NaN included, and 0 * NaN is NaN.
-#pragma unroll
-    for (int i = 0; i < 4; ++i)
-      if (first + 2 * t_ + (i & 1) + 8 * (i / 2) >= s.kv_len) v.clear(i);
+    for (int i = 0; i < 4 * kRowTiles; ++i)
+      if ((seen >> i & 1) == 0) c[i / 4][i % 4] = -INFINITY;
   }
 
-  /// Moves the reference maximum when a score has outgrown it; scores become weights.
-  __device__ __forceinline__ void softmax(float (&c)[kRowTiles][4]) {
+  /// Products become weights: exp2 of scores less the reference maximum, which moves when a score has outgrown it.
+  template <int kCount>
+  __device__ __forceinline__ void softmax(float (&c)[kCount][kRowTiles][4]) {
+    if (p_.soft_cap > 0.0f) cap(c);
     bool outgrown = false;
 #pragma unroll
-    for (int n = 0; n < kRowTiles; ++n)
+    for (int r = 0; r < kCount; ++r)
 #pragma unroll
-      for (int i = 0; i < 4; ++i) outgrown |= c[n][i] > limit_[n][i & 1];
+      for (int n = 0; n < kRowTiles; ++n)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) outgrown |= c[r][n][i] > outgrown_[n][i & 1];
     if (__any_sync(0xffffffffu, outgrown)) rescale(c);
+#pragma unroll
+    for (int r = 0; r < kCount; ++r) {
+#pragma unroll
+      for (int n = 0; n < kRowTiles; ++n) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          c[r][n][i] = exp2_approx(fmaf(c[r][n][i], factor_[n][i & 1], offset_[n][i & 1]));
+          sum_[n][i & 1] += c[r][n][i];
+        }
+      }
+    }
+  }
+  /// Caps scores; they stay in units of products.
+  template <int kCount>
+  __device__ __forceinline__ void cap(float (&c)[kCount][kRowTiles][4]) const {
+    const float top = p_.soft_cap * detail::kLog2e;
 #pragma unroll
     for (int n = 0; n < kRowTiles; ++n) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        c[n][i] = exp2_approx(c[n][i] + (detail::kRescaleSlack - limit_[n][i & 1]));
-        sum_[n][i & 1] += c[n][i];
+        const float inverse = __fdividef(1.0f, factor_[n][i & 1]);
+#pragma unroll
+        for (int r = 0; r < kCount; ++r) {
+          const float score = fmaf(c[r][n][i], factor_[n][i & 1], bias_[n][i & 1]);
+          // What is masked stays so.
+          if (c[r][n][i] != -INFINITY) c[r][n][i] = (top * tanh_approx(__fdividef(score, top)) - bias_[n][i & 1]) * inverse;
+        }
       }
     }
   }
-  __device__ __forceinline__ void rescale(const float (&c)[kRowTiles][4]) {
+  template <int kCount>
+  __device__ __forceinline__ void rescale(const float (&c)[kCount][kRowTiles][4]) {
 #pragma unroll
     for (int n = 0; n < kRowTiles; ++n) {
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
-        float top = fmaxf(c[n][j], c[n][j + 2]);
+        float top = fmaxf(c[0][n][j], c[0][n][j + 2]);
+#pragma unroll
+        for (int r = 1; r < kCount; ++r) top = fmaxf(top, fmaxf(c[r][n][j], c[r][n][j + 2]));
 #pragma unroll
         for (int d = 4; d < 32; d *= 2) top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, d));
-        const float old = limit_[n][j] - detail::kRescaleSlack;
-        const float moved = fmaxf(old, top);
+        const float old = reference(n, j);
+        const float moved = fmaxf(old, fmaf(top, factor_[n][j], bias_[n][j]));
         const float factor = exp2_approx(old - moved);
-        limit_[n][j] = moved + detail::kRescaleSlack;
+        set_reference(n, j, moved);
         sum_[n][j] *= factor;
 #pragma unroll
         for (int i = 0; i < kTiles; ++i) {
@@ -187,9 +212,10 @@ class DecodeTiles : protected DecodePages<Traits> {
   }
 
   __device__ void attend(const detail::Segment& s) {
-    const int32_t count = s.tile_end - s.tile_begin;
-    const int32_t first = s.tile_begin + count * warp_ / Traits::kWarps;
-    const int32_t last = static_cast<int32_t>(opaque(s.tile_begin + count * (warp_ + 1) / Traits::kWarps));
+    const int32_t count = (s.tile_end - s.tile_begin + kRoundTiles - 1) / kRoundTiles;
+    const int32_t first = s.tile_begin + kRoundTiles * (count * warp_ / Traits::kWarps);
+    const int32_t last = min(s.tile_end, static_cast<int32_t>(opaque(
+                                             s.tile_begin + kRoundTiles * (count * (warp_ + 1) / Traits::kWarps))));
     batch_first_ = -64;
     const bool any_exact = attend_base(s, first, last);
     if constexpr (Traits::kExact) {
@@ -197,17 +223,26 @@ class DecodeTiles : protected DecodePages<Traits> {
     }
   }
 
-  /// The next tile from `tile` on whose pages are (not) exact, or `last`.
-  template <bool kWantExact>
-  __device__ __forceinline__ int32_t next_tile(const detail::Segment& s, int32_t tile, int32_t last, TilePages& pages,
-                                               bool& skipped) {
-    for (; tile < last; ++tile) {
-      pages = tile_pages(s, tile);
-      if constexpr (!Traits::kExact) return tile;
-      if (is_exact_page(pages.low) == kWantExact) return tile;
-      skipped = true;
+  /// The next round from `tile` on that has base pages, or one at or beyond `last`, and the lane's page.
+  __device__ __forceinline__ Round next_round(const detail::Segment& s, int32_t tile, int32_t last, int32_t& entry,
+                                              bool& any_exact) {
+    if constexpr (!Traits::kExact) {
+      if (tile < last) entry = lane_entry(s, tile);
+      return {tile, 0};
+    } else {
+      for (; tile < last; tile += kRoundTiles) {
+        entry = lane_entry(s, tile);
+        const uint32_t exact = __ballot_sync(0xffffffffu, is_exact_page(entry));
+        if (exact == 0) return {tile, 0};
+        any_exact = true;
+        if (exact == 0xffffffffu) continue;
+        // A dead tile is read from its neighbour's page.
+        const int32_t other = __shfl_sync(0xffffffffu, entry, __ffs(~exact) - 1);
+        if (is_exact_page(entry)) entry = other;
+        return {tile, (exact & 1) | (exact >> 31) << 1};
+      }
+      return {tile, 0};
     }
-    return last;
   }
 
   /// Pages of the base pool, through a ring of stages; returns whether there are exact ones too. Those are a second
@@ -216,80 +251,103 @@ class DecodeTiles : protected DecodePages<Traits> {
     constexpr int kAhead = Traits::kStages - 1;
     constexpr uint32_t kRing = Traits::kStages * Traits::kStageBytes;
     const LaneCopies copies = lane_copies(s.head);
-    const LaneRead k_read = KTile<KCodec, kHeadDim>::lane_read(g_, t_);
-    const LaneRead v_read = VTile<VCodec, kHeadDim>::lane_read(g_, t_);
-    TileQueue<Traits::kExact, kAhead> under_way;
-    TilePages pages;
-    bool skipped = false;
+    RoundQueue<Traits::kExact, kAhead> under_way;
+    bool any_exact = false;
+    int32_t entry = 0;
     int32_t next = first;
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
-      next = next_tile<false>(s, next, last, pages, skipped);
-      under_way.push(next, i);
-      if (next < last) copy_tile(copies, stages_ + i * Traits::kStageBytes, next++, pages);
+      const Round round = next_round(s, next, last, entry, any_exact);
+      under_way.push(round, i);
+      if (round.tile < last) copy_round(copies, stages_ + i * Traits::kStageBytes, round.tile, entry);
       commit_copies();
+      next = round.tile + kRoundTiles;
     }
     // The queries' latency hides behind that of the first tiles.
     load_queries(s);
-    const int32_t full_begin = s.full_begin, full_end = s.full_end;
+    const LaneRead k_read = KTile<KCodec, kHeadDim>::lane_read(g_, t_);
+    const LaneRead v_read = VTile<VCodec, kHeadDim>::lane_read(g_, t_);
+    // Rounds whose keys all rows see and that are this warp's alone.
+    const int32_t full_begin = s.full_begin, full_last = min(s.full_end, last) - kRoundTiles;
     uint32_t from = stages_;
     uint32_t to = stages_ + kAhead * Traits::kStageBytes;
-    for (int32_t tile = under_way.front(first); tile < last; tile = under_way.front(tile + 1)) {
+    for (Round now = under_way.front(first); now.tile < last; now = under_way.front(now.tile + kRoundTiles)) {
       wait_copies<kAhead - 1>();
       __syncwarp();
-      next = next_tile<false>(s, next, last, pages, skipped);
-      under_way.pop_and_push(next);
-      if (next < last) copy_tile(copies, to, next++, pages);
+      const Round round = next_round(s, next, last, entry, any_exact);
+      under_way.pop_and_push(round);
+      if (round.tile < last) copy_round(copies, to, round.tile, entry);
       commit_copies();
+      next = round.tile + kRoundTiles;
 
-      KTile<KCodec, kHeadDim> k;
-      k.load(from, from + Traits::kKScales, k_read);
-      float c[kRowTiles][4];
-      scores(k, base_factor_, c);
-      VTile<VCodec, kHeadDim> v;
-      v.load(from + Traits::kVRows, from + Traits::kVScales, v_read);
-      if (tile < full_begin || tile >= full_end) mask_tile(s, tile, c, v);
+      float c[kRoundTiles][kRowTiles][4];
+#pragma unroll
+      for (int r = 0; r < kRoundTiles; ++r) {
+        const uint32_t k_rows = from + r * Traits::kTileBytes;
+        KTile<KCodec, kHeadDim> k;
+        k.load(k_rows, k_rows + Traits::kKScales, k_read);
+        products(k, c[r]);
+      }
+      if (now.tile < full_begin || now.tile > full_last || now.dead != 0) mask_round(s, now, last, from, c);
       softmax(c);
-      accumulate(v, c);
+#pragma unroll
+      for (int r = 0; r < kRoundTiles; ++r) {
+        const uint32_t v_rows = from + r * Traits::kTileBytes;
+        VTile<VCodec, kHeadDim> v;
+        v.load(v_rows + Traits::kVRows, v_rows + Traits::kVScales, v_read);
+        accumulate(v, c[r]);
+      }
       to = from;
       from = from + Traits::kStageBytes == stages_ + kRing ? stages_ : from + Traits::kStageBytes;
     }
-    return skipped;
+    return any_exact;
+  }
+
+  /// Hides what a round's tiles must not show. Slots past the length may hold anything, NaN included, and 0 * NaN is
+  /// NaN, so their values become zeros in the stage.
+  __device__ void mask_round(const detail::Segment& s, Round round, int32_t last, uint32_t stage,
+                             float (&c)[kRoundTiles][kRowTiles][4]) const {
+#pragma unroll
+    for (int r = 0; r < kRoundTiles; ++r) {
+      const int32_t tile = round.tile + r;
+      const bool dead = tile >= last || (round.dead >> r & 1) != 0;
+      mask_tile(s, tile, dead, c[r]);
+      const int32_t live = dead ? 0 : s.kv_len - tile * Traits::kTileTokens;
+      if (live < Traits::kTileTokens)
+        VTile<VCodec, kHeadDim>::clear_rows(stage + r * Traits::kTileBytes + Traits::kVRows,
+                                            stage + r * Traits::kTileBytes + Traits::kVScales, max(live, 0), lane_);
+    }
+    __syncwarp();
   }
 
   __device__ void attend_exact(const detail::Segment& s, int32_t first, int32_t last) {
-    // From here on the accumulators are in units of V itself.
-#pragma unroll
-    for (int n = 0; n < kRowTiles; ++n)
-#pragma unroll
-      for (int i = 0; i < kTiles; ++i)
-#pragma unroll
-        for (int j = 0; j < 4; ++j) acc_[n][i][j] *= v_factor_;
-    v_factor_ = 1.0f;
+    leave_base_units(s);
     batch_first_ = -64;
     const PoolParams& pool = p_.exact;
     const int32_t in_page = (1 << p_.page_shift) - 1;
-    TilePages pages;
-    bool skipped = false;
-    for (int32_t tile = next_tile<true>(s, first, last, pages, skipped); tile < last;
-         tile = next_tile<true>(s, tile + 1, last, pages, skipped)) {
-      const uint8_t* low = page_of(pool, pages.low);
-      const uint8_t* high = page_of(pool, pages.high);
+    for (int32_t tile = first; tile < last; ++tile) {
+      const int32_t entry = __shfl_sync(0xffffffffu, lane_entry(s, tile), 0);
+      if (!is_exact_page(entry)) continue;
+      const uint8_t* page = page_of(pool, entry);
       const int32_t token = tile * Traits::kTileTokens;
       ExactKTile<kLaneDims, kHeadDim> k;
-      const uint32_t k_head = pool.k.data + pool.k.data_head * s.head;
-      k.load(low + k_head + ((token + g_) & in_page) * pool.k.data_token,
-             high + k_head + ((token + 8 + g_) & in_page) * pool.k.data_token, t_);
-      float c[kRowTiles][4];
-      scores(k, exact_factor_, c);
+      const uint8_t* k_rows = page + (pool.k.data + pool.k.data_head * s.head);
+      k.load(k_rows + ((token + g_) & in_page) * pool.k.data_token,
+             k_rows + ((token + 8 + g_) & in_page) * pool.k.data_token, t_);
+      float c[1][kRowTiles][4];
+      products(k, c[0]);
       VTile<F16, kHeadDim> v;
-      const uint32_t v_head = pool.v.data + pool.v.data_head * s.head;
+      const uint8_t* v_rows = page + (pool.v.data + pool.v.data_head * s.head);
 #pragma unroll
-      for (int i = 0; i < 4; ++i)
-        v.load_row(i, (i < 2 ? low : high) + v_head + ((token + v_token(i, t_)) & in_page) * pool.v.data_token, g_);
-      if (tile < s.full_begin || tile >= s.full_end) mask_tile(s, tile, c, v);
+      for (int i = 0; i < 4; ++i) v.load_row(i, v_rows + ((token + v_token(i, t_)) & in_page) * pool.v.data_token, g_);
+      if (tile < s.full_begin || tile >= s.full_end) {
+        mask_tile(s, tile, false, c[0]);
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          if (token + v_token(i, t_) >= s.kv_len) v.clear(i);
+      }
       softmax(c);
-      accumulate(v, c);
+      accumulate(v, c[0]);
     }
   }
 };

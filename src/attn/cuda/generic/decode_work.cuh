@@ -28,6 +28,7 @@ inline constexpr float kLn2 = 0.69314718055994530942f;
 inline constexpr float kRescaleSlack = 8.0f;
 /// Stands for "no score yet": below every real score, and finite, so that differences of it are numbers.
 inline constexpr float kNoScore = -1e30f;
+inline constexpr float kLeastFactor = 1e-30f;
 
 __device__ __forceinline__ void store_out(void* out, DType dtype, int64_t index, float value) {
   switch (dtype) {
@@ -76,12 +77,19 @@ class DecodeContext {
   const int32_t warp_, lane_, g_, t_;
   const uint32_t stages_;  ///< Shared-memory address of this warp's ring.
   float v_factor_ = 1.0f;
-  float cap_log2_ = 0.0f;
   uint32_t q_[kRowTiles][Traits::kSteps][2];
   float acc_[kRowTiles][Traits::kTiles][4];
-  float base_factor_[kRowTiles][2], exact_factor_[kRowTiles][2], bias_[kRowTiles][2];
-  float limit_[kRowTiles][2];  ///< Reference maximum plus slack.
+  /// A score, times log2(e), is product * factor_ + bias_. A weight is 2^(score - reference), that is 2^(product *
+  /// factor_ + offset_), and the reference moves when a product exceeds outgrown_.
+  float factor_[kRowTiles][2], bias_[kRowTiles][2];
+  float offset_[kRowTiles][2], outgrown_[kRowTiles][2];
   float sum_[kRowTiles][2];
+
+  __device__ __forceinline__ float reference(int n, int j) const { return bias_[n][j] - offset_[n][j]; }
+  __device__ __forceinline__ void set_reference(int n, int j, float reference) {
+    offset_[n][j] = bias_[n][j] - reference;
+    outgrown_[n][j] = __fdividef(detail::kRescaleSlack - offset_[n][j], factor_[n][j]);
+  }
 };
 
 /// Work of a request: tiles of 16 keys that any of its rows may see, times KV heads and row tiles.
