@@ -136,8 +136,8 @@ Status prepare(const AttnPlan& plan, Stream stream);
 ///
 /// Within one AttnLimits `run` makes the same launches with the same grids and pointers, whatever the lengths. It does
 /// not allocate, copy layouts, read back or synchronise. Host-side fields outside the limits are kInvalidArgument.
-/// Lengths, offsets and tables in device memory are trusted on CUDA; pages and `q` start at multiples of 16 bytes
-/// there.
+/// Lengths, offsets and tables in device memory are trusted on CUDA; pages, `q` and `out` start at multiples of 16
+/// bytes there.
 Status run(const AttnPlan& plan, const AttnArgs& args, Stream stream);
 
 /// Merges partial results of the same rows over disjoint key sets. Total: empty + empty = empty, never NaN.

@@ -163,6 +163,7 @@ Status check_alignment(std::string_view what, const void* pointer, int64_t strid
 
 Status check_memory(const AttnDesc& desc, const AttnArgs& args) {
   KVANT_RETURN_IF_ERROR(check_alignment("q", args.q, 0));
+  KVANT_RETURN_IF_ERROR(check_alignment("out", args.out, 0));
   KVANT_RETURN_IF_ERROR(check_alignment("base pages", args.cache.base.data, args.cache.base.page_stride));
   if (desc.exact_pages)
     KVANT_RETURN_IF_ERROR(check_alignment("exact pages", args.cache.exact.data, args.cache.exact.page_stride));
@@ -218,9 +219,18 @@ Status attention(const AttnPlan& plan, const AttnArgs& args, void* stream) {
   params.partial_out = reinterpret_cast<float*>(base + cut.partial_out);
   params.partial_state = reinterpret_cast<float2*>(base + cut.partial_state);
   void* arguments[] = {&params};
-  return cuda_status(cudaLaunchKernel(image.function, dim3(static_cast<unsigned>(launch.num_blocks)),
-                                      dim3(static_cast<unsigned>(image.threads)), arguments,
-                                      static_cast<size_t>(launch.shared_bytes), static_cast<cudaStream_t>(stream)),
+  // Blocks start while the stream's previous kernel ends, and wait for it before they touch memory.
+  cudaLaunchAttribute overlap{};
+  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  overlap.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(launch.num_blocks));
+  config.blockDim = dim3(static_cast<unsigned>(image.threads));
+  config.dynamicSmemBytes = static_cast<size_t>(launch.shared_bytes);
+  config.stream = static_cast<cudaStream_t>(stream);
+  config.attrs = &overlap;
+  config.numAttrs = plan.device().compute_capability >= 90 ? 1 : 0;
+  return cuda_status(cudaLaunchKernelExC(&config, image.function, arguments),
                      fmt::format("launch of {}", plan.route()));
 }
 

@@ -42,8 +42,8 @@ struct TileRows {
     else
       return (even ^ 64) + kRowBytes;
   }
-  /// offset(row + i, chunk) is (offset(row, chunk) ^ step_turn(i)) + i * kRowBytes for rows below i, i a power of two or
-  /// a sum of those from it on; with four chunks i is even. The turn stays within 128 bytes.
+  /// offset(row + i, chunk) is (offset(row, chunk) ^ step_turn(i)) + i * kRowBytes for rows below i, i a power of two
+  /// or a sum of those from it on; with four chunks i is even. The turn stays within 128 bytes.
   __device__ __forceinline__ static constexpr uint32_t step_turn(int i) {
     if constexpr (kChunks <= 2)
       return 0;

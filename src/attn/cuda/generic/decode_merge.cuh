@@ -13,61 +13,55 @@ template <class Traits>
 class DecodeMerge : protected DecodeTiles<Traits> {
  protected:
   using Base = DecodeTiles<Traits>;
-  using typename Base::Extent;
   static constexpr int kHeadDim = Traits::kHeadDim;
   static constexpr int kRowTiles = Traits::kRowTiles;
   static constexpr int kRows = Traits::kRows;
   static constexpr int kTiles = Traits::kTiles;
+  /// A warp holds a row in pieces of 128 channels, four of each a lane.
+  static constexpr int kPieces = (kHeadDim + 127) / 128;
   using Base::acc_;
   using Base::Base;
-  using Base::extent;
   using Base::g_;
   using Base::lane_;
   using Base::num_rows;
   using Base::p_;
-  using Base::prefix_;
   using Base::q_row_index;
+  using Base::reference;
   using Base::shared_;
   using Base::sum_;
   using Base::t_;
   using Base::v_factor_;
   using Base::warp_;
 
-  __device__ void finish(const detail::Segment& s, int32_t position, int32_t block_begin, int32_t share) {
+  __device__ void finish(const detail::Segment& s) {
     const int32_t rows = min(num_rows(s), kRows);
-    combine_warps();
-    const Extent e = extent(s.request);
-    const int32_t item = s.head * e.row_tiles + s.row_tile;
-    const int32_t item_begin = prefix_[s.request] + item * e.tiles();
-    const int32_t first_block = item_begin / share;
-    const int32_t last_block = (item_begin + e.tiles() - 1) / share;
-    if (first_block == last_block) {
-      write_rows(s, rows);
-      __syncthreads();
-      return;
-    }
-    const int32_t slot = 2 * blockIdx.x + (position == block_begin ? 0 : 1);
-    store_partial(slot, rows);
-    __threadfence();
+    share_sums();
+    const bool whole = s.first_chunk == s.last_chunk;
+    for (int32_t row = warp_; row < rows; row += Traits::kWarps) combine_row(s, row, whole);
+    if (whole) return;
     __syncthreads();
     if (threadIdx.x == 0) {
-      // An item is split where its first block's share ends, so that block names the item.
-      uint32_t* counter = p_.counters + first_block;
-      const uint32_t parts = static_cast<uint32_t>(last_block - first_block + 1);
+      __threadfence();
+      // One item at most starts in a chunk and ends in a later one, so that chunk names the item.
+      uint32_t* counter = p_.counters + s.first_chunk;
+      const auto parts = static_cast<uint32_t>(s.last_chunk - s.first_chunk + 1);
       const uint32_t before = atomicAdd(counter, 1u);
       shared_.is_last = before + 1 == parts ? 1 : 0;
       if (shared_.is_last != 0) *counter = 0;
-    }
-    __syncthreads();
-    if (shared_.is_last != 0) {
       __threadfence();
-      merge_parts(s, rows, item_begin, first_block, last_block, share);
     }
     __syncthreads();
+    if (shared_.is_last == 0) return;
+    for (int32_t row = warp_; row < rows; row += Traits::kWarps) merge_row(s, row);
   }
 
-  /// Leaves the block's sum in warp 0's shared rows.
-  __device__ void combine_warps() {
+  /// Where a chunk leaves its part: at most one item reaches into it from before, and one starts there and goes on.
+  __device__ __forceinline__ static int64_t slot_of(const detail::Segment& s, int32_t chunk) {
+    return 2 * static_cast<int64_t>(chunk) + (chunk == s.first_chunk ? 1 : 0);
+  }
+
+  /// Every warp's sums go to shared memory.
+  __device__ void share_sums() {
     __syncthreads();  // partials lie over the stages
 #pragma unroll
     for (int n = 0; n < kRowTiles; ++n) {
@@ -77,7 +71,7 @@ class DecodeMerge : protected DecodeTiles<Traits> {
         for (int d = 4; d < 32; d *= 2) sum_[n][j] += __shfl_xor_sync(0xffffffffu, sum_[n][j], d);
         if (g_ == 0)
           shared_.state[warp_][8 * n + 2 * t_ + j] =
-              make_float2(sum_[n][j] > 0.0f ? this->reference(n, j) : -INFINITY, sum_[n][j]);
+              make_float2(sum_[n][j] > 0.0f ? reference(n, j) : -INFINITY, sum_[n][j]);
       }
 #pragma unroll
       for (int i = 0; i < kTiles; ++i) {
@@ -90,90 +84,109 @@ class DecodeMerge : protected DecodeTiles<Traits> {
       }
     }
     __syncthreads();
-    for (int32_t row = warp_; row < kRows; row += Traits::kWarps) {
-      float top = -INFINITY;
+  }
+
+  /// Sums a row over the warps; it is a result, or a part of one.
+  __device__ __forceinline__ void combine_row(const detail::Segment& s, int32_t row, bool whole) {
+    float top = -INFINITY;
 #pragma unroll
-      for (int w = 0; w < Traits::kWarps; ++w) top = fmaxf(top, shared_.state[w][row].x);
-      float factor[Traits::kWarps];
-      float sum = 0.0f;
+    for (int w = 0; w < Traits::kWarps; ++w) top = fmaxf(top, shared_.state[w][row].x);
+    float factor[Traits::kWarps];
+    float sum = 0.0f;
 #pragma unroll
-      for (int w = 0; w < Traits::kWarps; ++w) {
-        factor[w] = top == -INFINITY ? 0.0f : exp2_approx(shared_.state[w][row].x - top);
-        sum += factor[w] * shared_.state[w][row].y;
-      }
-      __syncwarp();
-      for (int32_t d = lane_; d < kHeadDim; d += 32) {
-        float value = 0.0f;
-#pragma unroll
-        for (int w = 0; w < Traits::kWarps; ++w) value += factor[w] * shared_.partials.out[w][row][d];
-        shared_.partials.out[0][row][d] = value;
-      }
-      if (lane_ == 0) shared_.state[0][row] = make_float2(top, sum);
+    for (int w = 0; w < Traits::kWarps; ++w) {
+      factor[w] = top == -INFINITY ? 0.0f : exp2_approx(shared_.state[w][row].x - top);
+      sum += factor[w] * shared_.state[w][row].y;
     }
-    __syncthreads();
+    float4 value[kPieces] = {};
+#pragma unroll
+    for (int i = 0; i < kPieces; ++i)
+#pragma unroll
+      for (int w = 0; w < Traits::kWarps; ++w)
+        if (is_live(i))
+          add(value[i], factor[w], *reinterpret_cast<const float4*>(&shared_.partials.out[w][row][channel_of(i)]));
+    if (whole) {
+      write_row(s, row, top, sum, value);
+      return;
+    }
+    const int64_t index = slot_of(s, static_cast<int32_t>(blockIdx.x)) * kRows + row;
+#pragma unroll
+    for (int i = 0; i < kPieces; ++i)
+      if (is_live(i)) *reinterpret_cast<float4*>(p_.partial_out + index * kHeadDim + channel_of(i)) = value[i];
+    if (lane_ == 0) p_.partial_state[index] = make_float2(top, sum);
   }
 
-  __device__ void store_partial(int32_t slot, int32_t rows) {
-    float* out = p_.partial_out + static_cast<int64_t>(slot) * kRows * kHeadDim;
-    for (int32_t i = threadIdx.x; i < rows * kHeadDim; i += Traits::kThreads)
-      out[i] = shared_.partials.out[0][i / kHeadDim][i % kHeadDim];
-    if (threadIdx.x < rows)
-      p_.partial_state[static_cast<int64_t>(slot) * kRows + threadIdx.x] = shared_.state[0][threadIdx.x];
-  }
-
-  __device__ void merge_parts(const detail::Segment& s, int32_t rows, int32_t item_begin, int32_t first_block,
-                              int32_t last_block, int32_t share) {
-    const int32_t first_slot = 2 * first_block + (item_begin == first_block * share ? 0 : 1);
-    const auto slot_of = [&](int32_t block) {
-      return static_cast<int64_t>(block == first_block ? first_slot : 2 * block);
+  /// Sums a row over its item's parts, in order.
+  __device__ __forceinline__ void merge_row(const detail::Segment& s, int32_t row) {
+    constexpr int kTogether = kPieces > 1 ? 4 : 8;
+    const int32_t parts = s.last_chunk - s.first_chunk + 1;
+    const auto index_of = [&](int32_t part) { return slot_of(s, s.first_chunk + part) * kRows + row; };
+    const auto state_of = [&](int32_t part) {
+      return part < parts ? __ldcg(&p_.partial_state[index_of(part)]) : make_float2(-INFINITY, 0.0f);
     };
-    for (int32_t row = warp_; row < rows; row += Traits::kWarps) {
-      float top = -INFINITY;
-      for (int32_t b = first_block + lane_; b <= last_block; b += 32)
-        top = fmaxf(top, __ldcg(&p_.partial_state[slot_of(b) * kRows + row]).x);
+    // A lane reads one part's state.
+    float top = -INFINITY;
+    for (int32_t first = 0; first < parts; first += 32) top = fmaxf(top, state_of(first + lane_).x);
 #pragma unroll
-      for (int d = 1; d < 32; d *= 2) top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, d));
-      float value[kHeadDim / 32] = {};
-      float sum = 0.0f;
-      // A lane reads one part's state; all parts of the batch are then in flight together.
-      for (int32_t batch = first_block; batch <= last_block; batch += 32) {
-        float2 state = make_float2(-INFINITY, 0.0f);
-        if (batch + lane_ <= last_block) state = __ldcg(&p_.partial_state[slot_of(batch + lane_) * kRows + row]);
-        const float factor = state.x == -INFINITY ? 0.0f : exp2_approx(state.x - top);
-        const float part_sum = factor * state.y;
-        const int32_t count = min(32, last_block - batch + 1);
-#pragma unroll 8
-        for (int32_t b = 0; b < count; ++b) {
-          const float part_factor = __shfl_sync(0xffffffffu, factor, b);
-          sum += __shfl_sync(0xffffffffu, part_sum, b);
-          const float* part = p_.partial_out + (slot_of(batch + b) * kRows + row) * kHeadDim;
+    for (int d = 1; d < 32; d *= 2) top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, d));
+    float4 value[kPieces] = {};
+    float sum = 0.0f;
+    for (int32_t first = 0; first < parts; first += 32) {
+      const float2 state = state_of(first + lane_);
+      const float factor = state.x == -INFINITY ? 0.0f : exp2_approx(state.x - top);
+      const float part_sum = factor * state.y;
+      const int32_t count = min(32, parts - first);
+      for (int32_t part = 0; part < count; part += kTogether) {
+        float4 together[kTogether][kPieces];
 #pragma unroll
-          for (int i = 0; i < kHeadDim / 32; ++i) value[i] = fmaf(part_factor, __ldcg(part + lane_ + 32 * i), value[i]);
+        for (int j = 0; j < kTogether; ++j)
+#pragma unroll
+          for (int i = 0; i < kPieces; ++i)
+            if (is_live(i) && part + j < count)
+              together[j][i] = __ldcg(reinterpret_cast<const float4*>(
+                  p_.partial_out + index_of(first + part + j) * kHeadDim + channel_of(i)));
+            else
+              together[j][i] = make_float4(0, 0, 0, 0);
+#pragma unroll
+        for (int j = 0; j < kTogether; ++j) {
+          // Beyond the last part the factor is 0.
+          const float part_factor = __shfl_sync(0xffffffffu, factor, part + j);
+          sum += __shfl_sync(0xffffffffu, part_sum, part + j);
+#pragma unroll
+          for (int i = 0; i < kPieces; ++i) add(value[i], part_factor, together[j][i]);
         }
       }
-#pragma unroll
-      for (int i = 0; i < kHeadDim / 32; ++i) shared_.partials.out[0][row][lane_ + 32 * i] = value[i];
-      if (lane_ == 0) shared_.state[0][row] = make_float2(top, sum);
     }
-    __syncthreads();
-    write_rows(s, rows);
+    write_row(s, row, top, sum, value);
   }
 
-  __device__ void write_rows(const detail::Segment& s, int32_t rows) {
-    for (int32_t row = warp_; row < rows; row += Traits::kWarps) {
-      const int64_t index = q_row_index(s, s.row_tile * kRows + row);
-      const float2 state = shared_.state[0][row];
-      float denominator = state.y;
-      if (p_.sinks != nullptr && state.x != -INFINITY) {
-        const int32_t q_head = s.head * p_.group + (s.row_tile * kRows + row) % p_.group;
-        denominator += exp2f(p_.sinks[q_head] * detail::kLog2e - state.x);
-      }
-      const float inverse = state.x == -INFINITY ? 0.0f : 1.0f / denominator;
-      for (int32_t d = lane_; d < kHeadDim; d += 32)
-        detail::store_out(p_.out, p_.out_dtype, index * kHeadDim + d, shared_.partials.out[0][row][d] * inverse);
-      if (p_.lse != nullptr && lane_ == 0)
-        p_.lse[index] = state.x == -INFINITY ? -INFINITY : (state.x + log2f(state.y)) * detail::kLn2;
+  __device__ __forceinline__ void write_row(const detail::Segment& s, int32_t row, float top, float sum,
+                                            const float4 (&value)[kPieces]) {
+    const int64_t index = q_row_index(s, s.row_tile * kRows + row);
+    float denominator = sum;
+    if (p_.sinks != nullptr && top != -INFINITY) {
+      const int32_t q_head = s.head * p_.group + (s.row_tile * kRows + row) % p_.group;
+      denominator += exp2f(p_.sinks[q_head] * detail::kLog2e - top);
     }
+    const float inverse = top == -INFINITY ? 0.0f : 1.0f / denominator;
+#pragma unroll
+    for (int i = 0; i < kPieces; ++i) {
+      const float4 v =
+          make_float4(value[i].x * inverse, value[i].y * inverse, value[i].z * inverse, value[i].w * inverse);
+      if (is_live(i)) detail::store_out(p_.out, p_.out_dtype, index * kHeadDim + channel_of(i), v);
+    }
+    if (p_.lse != nullptr && lane_ == 0)
+      p_.lse[index] = top == -INFINITY ? -INFINITY : (top + log2f(sum)) * detail::kLn2;
+  }
+
+ private:
+  __device__ __forceinline__ int channel_of(int piece) const { return 128 * piece + 4 * lane_; }
+  __device__ __forceinline__ bool is_live(int piece) const {
+    return kHeadDim % 128 == 0 || channel_of(piece) < kHeadDim;
+  }
+  __device__ __forceinline__ static void add(float4& sum, float factor, float4 v) {
+    sum.x = fmaf(factor, v.x, sum.x), sum.y = fmaf(factor, v.y, sum.y);
+    sum.z = fmaf(factor, v.z, sum.z), sum.w = fmaf(factor, v.w, sum.w);
   }
 };
 

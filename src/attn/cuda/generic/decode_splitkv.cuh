@@ -2,8 +2,8 @@
 
 // Decode and verify attention over paged, quantised KV: split-KV on mma.sync, SM80 and later.
 //   q [tokens, q heads, Dk], pages in any of the layout's formats, out [tokens, q heads, Dv], fp32 inside.
-// Launch: a fixed grid of 128-thread blocks. Blocks read the lengths on the device, each takes an equal contiguous
-// share of all 16-token tiles, and the last block to finish an item (request, KV head, row tile) merges its parts in
+// Launch: a fixed grid of 128-thread blocks. Blocks read the lengths on the device, cut all 16-token tiles into
+// equal chunks and take one each; the last block to finish an item (request, KV head, row tile) merges its parts in
 // order. Limits: head dims 64, 128, 256; Dk = Dv; up to 8 * kRowTiles query rows an item, more rows are more items.
 
 #include <cstdint>
@@ -31,8 +31,6 @@ struct DecodeTraits {
   static constexpr int kTiles = kHeadDim / 16;
   static constexpr bool kBf16Math = KCodec::kBf16Math;
   static constexpr int kRowStride = kHeadDim + 4;  ///< Of the warps' partial outputs in shared memory, in floats.
-  /// Fewest tiles a block takes, so that little work is not cut into parts that cost more to merge.
-  static constexpr int kMinShare = kWarps;
 
   using KRows = TileRows<kHeadDim * KCodec::kBits / 8>;
   using VRows = TileRows<kHeadDim * VCodec::kBits / 8>;
@@ -44,6 +42,8 @@ struct DecodeTraits {
   static constexpr int kTileBytes = kVScales + kVScaleBytes;
   /// Tiles a warp handles at once: small ones share what a round costs, and overlap.
   static constexpr int kRoundTiles = kTileBytes <= 2304 ? 2 : 1;
+  /// Fewest tiles a block takes, so that little work is not cut into parts that cost more to merge.
+  static constexpr int kMinShare = 2 * kWarps;
   static constexpr int kStageBytes = kRoundTiles * kTileBytes;
   /// Rounds of a warp in shared memory: at least 16 KiB under way per scheduler hides the memory's latency.
   static constexpr int kStages = kStageBytes >= 8192 ? 2 : kStageBytes >= 4096 ? 3 : 4;
@@ -59,7 +59,8 @@ struct DecodeTraits {
     };
     float2 state[kWarps][kRows];
     detail::Segment segment;  ///< What the block works on; registers are dearer than shared memory.
-    int32_t scan[kWarps];
+    detail::Chunks chunks;
+    int4 scan[kWarps];
     int32_t is_last;
   };
   static_assert(kHeadDim % 64 == 0, "lanes hold whole chunks of 64 channels");
@@ -76,28 +77,28 @@ class DecodeBlock : private DecodeMerge<Traits> {
   using Base::find_segment;
   using Base::finish;
   using Base::p_;
-  using Base::prefix_;
+  using Base::prefetch_page_table;
   using Base::scan_lengths;
   using Base::shared_;
   using Base::write_empty_rows;
 
   __device__ void run() {
+    wait_for_previous_kernel();
+    prefetch_page_table();
     scan_lengths();
-    const int32_t total = prefix_[p_.num_requests];
-    const int32_t share =
-        max((total + static_cast<int32_t>(gridDim.x) - 1) / static_cast<int32_t>(gridDim.x), Traits::kMinShare);
+    allow_next_kernel();
     write_empty_rows();
-    int32_t position = min(static_cast<int32_t>(blockIdx.x) * share, total);
-    const int32_t end = min(position + share, total);
-    const int32_t begin = position;
-    while (position < end) {
+    const auto chunk = static_cast<int32_t>(blockIdx.x);
+    const int32_t begin = chunk * shared_.chunks.size;
+    const int32_t end = min(begin + shared_.chunks.size, shared_.chunks.total);
+    for (int32_t position = begin; position < end; position = shared_.segment.next) {
+      __syncthreads();  // All have read what the last segment left.
       if (threadIdx.x == 0) shared_.segment = find_segment(position, end);
       __syncthreads();
       const detail::Segment& segment = shared_.segment;
+      if (segment.tile_begin >= segment.tile_end) continue;
       attend(segment);
-      finish(segment, position, begin, share);
-      position += segment.tile_end - segment.tile_begin;
-      __syncthreads();
+      finish(segment);
     }
   }
 };

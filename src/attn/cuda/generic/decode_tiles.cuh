@@ -164,7 +164,8 @@ class DecodeTiles : protected DecodePages<Traits> {
         for (int r = 0; r < kCount; ++r) {
           const float score = fmaf(c[r][n][i], factor_[n][i & 1], bias_[n][i & 1]);
           // What is masked stays so.
-          if (c[r][n][i] != -INFINITY) c[r][n][i] = (top * tanh_approx(__fdividef(score, top)) - bias_[n][i & 1]) * inverse;
+          if (c[r][n][i] != -INFINITY)
+            c[r][n][i] = (top * tanh_approx(__fdividef(score, top)) - bias_[n][i & 1]) * inverse;
         }
       }
     }
@@ -214,8 +215,8 @@ class DecodeTiles : protected DecodePages<Traits> {
   __device__ void attend(const detail::Segment& s) {
     const int32_t count = (s.tile_end - s.tile_begin + kRoundTiles - 1) / kRoundTiles;
     const int32_t first = s.tile_begin + kRoundTiles * (count * warp_ / Traits::kWarps);
-    const int32_t last = min(s.tile_end, static_cast<int32_t>(opaque(
-                                             s.tile_begin + kRoundTiles * (count * (warp_ + 1) / Traits::kWarps))));
+    const int32_t last = min(
+        s.tile_end, static_cast<int32_t>(opaque(s.tile_begin + kRoundTiles * (count * (warp_ + 1) / Traits::kWarps))));
     batch_first_ = -64;
     const bool any_exact = attend_base(s, first, last);
     if constexpr (Traits::kExact) {

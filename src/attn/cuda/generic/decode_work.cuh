@@ -18,9 +18,37 @@ struct Segment {
   int32_t q_begin, q_len, kv_len;  ///< kv_len counts this rank's keys.
   int32_t global_len;
   int32_t tile_begin, tile_end;
-  int32_t first_page;            ///< Pages before it are outside the window and may be anything.
-  int32_t full_begin, full_end;  ///< Tiles whose keys every row sees.
+  int32_t next;                     ///< Position of the work after it.
+  int32_t first_chunk, last_chunk;  ///< Chunks that hold parts of the item.
+  int32_t first_page;               ///< Pages before it are outside the window and may be anything.
+  int32_t full_begin, full_end;     ///< Tiles whose keys every row sees.
 };
+
+__device__ __forceinline__ int32_t divide_up(int32_t a, int32_t b) { return (a + b - 1) / b; }
+
+/// All work, cut into equal chunks, one a block. Positions count tiles of items in order.
+struct Chunks {
+  int32_t total;  ///< Positions.
+  int32_t
+      item;  ///< Positions of an item, in so far as items are alike and no chunk crosses from one to another; else 0.
+  int32_t size, count;
+};
+
+/// `item` is the tiles of an item where all items are alike, else 0. Whole items, or whole parts of an item, save a
+/// block its second prologue and a merge, unless too many blocks would have no work.
+__device__ __forceinline__ Chunks cut_work(int32_t total, int32_t item, int32_t num_items, int32_t num_blocks,
+                                           int32_t least) {
+  const int32_t share = max(divide_up(total, num_blocks), least);
+  if (item > 0) {
+    const int32_t parts = max(num_blocks / num_items, 1);
+    const int32_t items = max(parts > 1 ? least / item : divide_up(num_items, num_blocks), 1);
+    const int32_t size = items > 1 ? items * item : max(divide_up(item, parts), min(least, item));
+    const int32_t padded = size < item ? divide_up(item, size) * size : item;
+    const int32_t positions = num_items * padded;
+    if (share == least || 10 * size <= 11 * share) return {positions, padded, size, divide_up(positions, size)};
+  }
+  return {total, 0, share, divide_up(total, share)};
+}
 
 inline constexpr float kLog2e = 1.44269504088896340736f;
 inline constexpr float kLn2 = 0.69314718055994530942f;
@@ -30,11 +58,16 @@ inline constexpr float kRescaleSlack = 8.0f;
 inline constexpr float kNoScore = -1e30f;
 inline constexpr float kLeastFactor = 1e-30f;
 
-__device__ __forceinline__ void store_out(void* out, DType dtype, int64_t index, float value) {
-  switch (dtype) {
-    case DType::kF32: static_cast<float*>(out)[index] = value; return;
-    case DType::kF16: static_cast<__half*>(out)[index] = __float2half_rn(value); return;
-    case DType::kBf16: static_cast<__nv_bfloat16*>(out)[index] = __float2bfloat16_rn(value); return;
+__device__ __forceinline__ uint32_t pack_out(DType dtype, float low, float high) {
+  return dtype == DType::kF16 ? pack_f16(low, high) : pack_bf16(low, high);
+}
+/// Four adjacent elements; `index` is a multiple of four.
+__device__ __forceinline__ void store_out(void* out, DType dtype, int64_t index, float4 v) {
+  if (dtype == DType::kF32) {
+    *reinterpret_cast<float4*>(static_cast<float*>(out) + index) = v;
+  } else {
+    *reinterpret_cast<uint2*>(static_cast<uint16_t*>(out) + index) =
+        make_uint2(pack_out(dtype, v.x, v.y), pack_out(dtype, v.z, v.w));
   }
 }
 
@@ -114,8 +147,9 @@ class DecodeWork : protected DecodeContext<Traits> {
   __device__ Extent extent(int32_t request) const {
     Extent e;
     e.q_begin = p_.q_offsets[request];
-    e.q_len = p_.q_offsets[request + 1] - e.q_begin;
-    e.global_len = e.q_len > 0 ? p_.kv_lens[request] : 0;
+    const int32_t q_end = p_.q_offsets[request + 1], length = p_.kv_lens[request];
+    e.q_len = q_end - e.q_begin;
+    e.global_len = e.q_len > 0 ? length : 0;
     e.kv_len = detail::local_length(e.global_len, p_.cp_rank, p_.cp_size, p_.cp_interleave);
     e.row_tiles = (e.q_len * p_.group + kRows - 1) / kRows;
     const int32_t oldest = p_.window > 0 ? max(e.global_len - e.q_len - p_.window + 1, 0) : 0;
@@ -125,17 +159,21 @@ class DecodeWork : protected DecodeContext<Traits> {
     return e;
   }
 
-  /// prefix_[r] = work units before request r, for one block: every block computes the same.
+  /// prefix_[r] = positions before request r, and the chunks; every block computes the same.
   __device__ void scan_lengths() {
     const int32_t per_thread = (p_.num_requests + Traits::kThreads - 1) / Traits::kThreads;
     const int32_t first = threadIdx.x * per_thread;
     const int32_t last = min(first + per_thread, p_.num_requests);
-    int32_t sum = 0;
+    int32_t sum = 0, num_items = 0, least = 0x7fffffff, most = 0;
     for (int32_t r = first; r < last; ++r) {
       const Extent e = extent(r);
-      const int32_t work = max(e.tiles(), 0) * e.row_tiles * p_.num_kv_heads;
-      prefix_[r + 1] = work;
-      sum += work;
+      const int32_t tiles = max(e.tiles(), 0);
+      const int32_t items = e.row_tiles * p_.num_kv_heads;
+      prefix_[r + 1] = tiles * items;
+      sum += tiles * items;
+      if (tiles * items == 0) continue;
+      num_items += items;
+      least = min(least, tiles), most = max(most, tiles);
     }
     int32_t inclusive = sum;
 #pragma unroll
@@ -143,15 +181,29 @@ class DecodeWork : protected DecodeContext<Traits> {
       const int32_t other = __shfl_up_sync(0xffffffffu, inclusive, delta);
       if (lane_ >= delta) inclusive += other;
     }
-    if (lane_ == 31) shared_.scan[warp_] = inclusive;
+    num_items = __reduce_add_sync(0xffffffffu, num_items);
+    least = __reduce_min_sync(0xffffffffu, least), most = __reduce_max_sync(0xffffffffu, most);
+    if (lane_ == 31) shared_.scan[warp_] = make_int4(inclusive, num_items, least, most);
     __syncthreads();
-    int32_t running = inclusive - sum;
-    for (int32_t w = 0; w < warp_; ++w) running += shared_.scan[w];
+    int32_t running = inclusive - sum, total = 0;
+    num_items = 0;
+#pragma unroll
+    for (int32_t w = 0; w < Traits::kWarps; ++w) {
+      const int4 other = shared_.scan[w];
+      if (w < warp_) running += other.x;
+      total += other.x, num_items += other.y;
+      least = min(least, other.z), most = max(most, other.w);
+    }
+    const detail::Chunks chunks = detail::cut_work(total, least == most ? most : 0, num_items,
+                                                   static_cast<int32_t>(gridDim.x), Traits::kMinShare);
     for (int32_t r = first; r < last; ++r) {
       running += prefix_[r + 1];
-      prefix_[r + 1] = running;
+      prefix_[r + 1] = chunks.item > 0 ? running / most * chunks.item : running;
     }
-    if (threadIdx.x == 0) prefix_[0] = 0;
+    if (threadIdx.x == 0) {
+      prefix_[0] = 0;
+      shared_.chunks = chunks;
+    }
     __syncthreads();
   }
 
@@ -163,16 +215,22 @@ class DecodeWork : protected DecodeContext<Traits> {
     }
     // Requests without work share their neighbour's prefix; the last of equals is the one with work.
     const Extent e = extent(low);
+    const detail::Chunks& chunks = shared_.chunks;
+    const int32_t positions = chunks.item > 0 ? chunks.item : e.tiles();
     const int32_t offset = position - prefix_[low];
-    const int32_t item = offset / e.tiles();
+    const int32_t item = offset / positions;
     detail::Segment s;
     s.request = low;
     s.head = item / e.row_tiles;
-    s.row_tile = item % e.row_tiles;
+    s.row_tile = item - s.head * e.row_tiles;
     s.q_begin = e.q_begin, s.q_len = e.q_len, s.kv_len = e.kv_len, s.global_len = e.global_len;
     s.first_page = e.first_key >> p_.page_shift;
-    s.tile_begin = e.tile_begin + offset % e.tiles();
-    s.tile_end = min(e.tile_end, s.tile_begin + (end - position));
+    const int32_t item_begin = prefix_[low] + item * positions;
+    s.next = min(end, item_begin + positions);
+    s.tile_begin = e.tile_begin + position - item_begin;
+    s.tile_end = min(e.tile_end, s.tile_begin + (s.next - position));
+    s.first_chunk = item_begin / chunks.size;
+    s.last_chunk = (item_begin + e.tiles() - 1) / chunks.size;
     // Before the draft block, and inside the window of the newest row (tree rows lie within the block).
     const int32_t seen = detail::local_length(e.global_len - e.q_len, p_.cp_rank, p_.cp_size, p_.cp_interleave);
     const int32_t gone = p_.window == 0 ? 0
@@ -183,14 +241,23 @@ class DecodeWork : protected DecodeContext<Traits> {
     return s;
   }
 
+  /// The whole grid brings the table to L2, beside the lengths that must be known before entries are read.
+  __device__ void prefetch_page_table() const {
+    const int64_t byte = 128 * (static_cast<int64_t>(blockIdx.x) * Traits::kThreads + threadIdx.x);
+    if (byte < 4 * p_.num_requests * p_.page_table_stride)
+      prefetch_l2(reinterpret_cast<const uint8_t*>(p_.page_table) + byte);
+  }
+
   /// Rows that see no key have no work units: blocks write them together, before the real work.
   __device__ void write_empty_rows() {
     const int32_t num_q_heads = p_.num_kv_heads * p_.group;
     for (int32_t r = blockIdx.x; r < p_.num_requests; r += gridDim.x) {
       if (prefix_[r + 1] != prefix_[r]) continue;
       const int32_t begin = p_.q_offsets[r], count = p_.q_offsets[r + 1] - begin;
-      for (int64_t i = threadIdx.x; i < static_cast<int64_t>(count) * num_q_heads * kHeadDim; i += Traits::kThreads)
-        detail::store_out(p_.out, p_.out_dtype, static_cast<int64_t>(begin) * num_q_heads * kHeadDim + i, 0.0f);
+      for (int64_t i = 4 * threadIdx.x; i < static_cast<int64_t>(count) * num_q_heads * kHeadDim;
+           i += 4 * Traits::kThreads)
+        detail::store_out(p_.out, p_.out_dtype, static_cast<int64_t>(begin) * num_q_heads * kHeadDim + i,
+                          make_float4(0, 0, 0, 0));
       if (p_.lse == nullptr) continue;
       for (int32_t i = threadIdx.x; i < count * num_q_heads; i += Traits::kThreads)
         p_.lse[static_cast<int64_t>(begin) * num_q_heads + i] = -INFINITY;
