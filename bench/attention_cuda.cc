@@ -311,10 +311,13 @@ int main_with(const std::string& commit, const std::string& date, const std::str
   int driver = 0, runtime = 0;
   check(cudaDriverGetVersion(&driver), "cudaDriverGetVersion");
   check(cudaRuntimeGetVersion(&runtime), "cudaRuntimeGetVersion");
+  const double empty_us = time_graph(setting.stream, 64, [&](int) {
+    launch_nothing(4 * setting.device.num_multiprocessors, 48 << 10, setting.stream);
+  });
   fmt::print(
       "{{\"device\": \"{}\", \"date\": \"{}\", \"commit\": \"{}\", \"cuda_driver\": {}, \"cuda_runtime\": {}, "
-      "\"rows\": [\n",
-      setting.device.name, date, commit, driver, runtime);
+      "\"empty_us\": {:.2f}, \"rows\": [\n",
+      setting.device.name, date, commit, driver, runtime, empty_us);
   bool first = true;
   for (const Shape& shape : suite()) {
     if (!shapes.empty() && !is_wanted(name_of(shape), shapes)) continue;

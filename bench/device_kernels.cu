@@ -6,6 +6,8 @@ namespace {
 constexpr int kThreads = 512;
 constexpr int kLoads = 8;  // Under way per thread.
 
+__global__ void nothing_kernel() {}
+
 __global__ void read_kernel(const uint4* data, size_t count, uint32_t* sink) {
   const size_t stride = static_cast<size_t>(gridDim.x) * blockDim.x;
   uint32_t sum = 0;
@@ -52,5 +54,9 @@ void launch_fill(std::byte* data, size_t bytes, cudaStream_t stream) {
   fill_kernel<<<1024, 256, 0, stream>>>(reinterpret_cast<uint32_t*>(data), bytes / 4);
 }
 void launch_clock(float* mhz, cudaStream_t stream) { clock_kernel<<<1, 1, 0, stream>>>(mhz); }
+
+void launch_nothing(int num_blocks, int shared_bytes, cudaStream_t stream) {
+  nothing_kernel<<<num_blocks, 128, static_cast<size_t>(shared_bytes), stream>>>();
+}
 
 }  // namespace kvant::bench

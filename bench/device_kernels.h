@@ -13,6 +13,9 @@ void launch_read(const std::byte* data, size_t bytes, uint32_t* sink, int num_bl
 /// Fills memory with bytes that are finite in every cache format.
 void launch_fill(std::byte* data, size_t bytes, cudaStream_t stream);
 
+/// A kernel of 128-thread blocks that does nothing: what a launch costs.
+void launch_nothing(int num_blocks, int shared_bytes, cudaStream_t stream);
+
 /// Writes the clock of one multiprocessor, in MHz, measured over about a millisecond.
 void launch_clock(float* mhz, cudaStream_t stream);
 

@@ -28,18 +28,24 @@ class DecodeMerge : protected DecodeTiles<Traits> {
   using Base::q_row_index;
   using Base::reference;
   using Base::shared_;
+  using Base::stages_;
   using Base::sum_;
   using Base::t_;
+  using Base::to_;
   using Base::v_factor_;
   using Base::warp_;
 
   __device__ void finish(const detail::Segment& s) {
     const int32_t rows = min(num_rows(s), kRows);
-    share_sums();
     const bool whole = s.first_chunk == s.last_chunk;
-    for (int32_t row = warp_; row < rows; row += Traits::kWarps) combine_row(s, row, whole);
+#pragma unroll
+    for (int n = 0; n < kRowTiles; ++n) {
+      share_sums(n);
+      __syncthreads();
+      for (int32_t row = 8 * n + warp_; row < min(rows, 8 * n + 8); row += Traits::kWarps) combine_row(s, row, whole);
+      __syncthreads();
+    }
     if (whole) return;
-    __syncthreads();
     if (threadIdx.x == 0) {
       __threadfence();
       // One item at most starts in a chunk and ends in a later one, so that chunk names the item.
@@ -53,6 +59,7 @@ class DecodeMerge : protected DecodeTiles<Traits> {
     __syncthreads();
     if (shared_.is_last == 0) return;
     for (int32_t row = warp_; row < rows; row += Traits::kWarps) merge_row(s, row);
+    __syncthreads();
   }
 
   /// Where a chunk leaves its part: at most one item reaches into it from before, and one starts there and goes on.
@@ -60,30 +67,27 @@ class DecodeMerge : protected DecodeTiles<Traits> {
     return 2 * static_cast<int64_t>(chunk) + (chunk == s.first_chunk ? 1 : 0);
   }
 
-  /// Every warp's sums go to shared memory.
-  __device__ void share_sums() {
-    __syncthreads();  // partials lie over the stages
+  /// A warp's sums of row tile n go to the stage that it has read last.
+  __device__ __forceinline__ void share_sums(int n) {
+    float* sums = reinterpret_cast<float*>(&shared_.stages[warp_][0][0] + (to_ - stages_));
+    if (lane_ == 0) shared_.sums[warp_] = sums;
 #pragma unroll
-    for (int n = 0; n < kRowTiles; ++n) {
+    for (int j = 0; j < 2; ++j) {
+      const int row = 2 * t_ + j;
+      float sum = sum_[n][j];
 #pragma unroll
-      for (int j = 0; j < 2; ++j) {
+      for (int d = 4; d < 32; d *= 2) sum += __shfl_xor_sync(0xffffffffu, sum, d);
+      if (g_ == 0) shared_.state[warp_][8 * n + row] = make_float2(sum > 0.0f ? reference(n, j) : -INFINITY, sum);
 #pragma unroll
-        for (int d = 4; d < 32; d *= 2) sum_[n][j] += __shfl_xor_sync(0xffffffffu, sum_[n][j], d);
-        if (g_ == 0)
-          shared_.state[warp_][8 * n + 2 * t_ + j] =
-              make_float2(sum_[n][j] > 0.0f ? reference(n, j) : -INFINITY, sum_[n][j]);
-      }
-#pragma unroll
-      for (int i = 0; i < kTiles; ++i) {
-        const int channel = kHeadDim / 8 * g_ + 2 * i;
-#pragma unroll
-        for (int j = 0; j < 2; ++j) {
-          *reinterpret_cast<float2*>(&shared_.partials.out[warp_][8 * n + 2 * t_ + j][channel]) =
-              make_float2(acc_[n][i][j] * v_factor_, acc_[n][i][j + 2] * v_factor_);
-        }
-      }
+      for (int i = 0; i < kTiles; ++i)
+        *reinterpret_cast<float2*>(sums + sum_index(row, kHeadDim / 8 * g_ + 2 * i)) =
+            make_float2(acc_[n][i][j] * v_factor_, acc_[n][i][j + 2] * v_factor_);
     }
-    __syncthreads();
+  }
+  /// Four channels stay together; lanes that write a row tile spread over the banks.
+  __device__ __forceinline__ static int sum_index(int row, int channel) {
+    const int four = channel / 4;
+    return kHeadDim * row + 4 * (four ^ (four / 8 % 4) ^ (row / 2 % 2 * 4)) + channel % 4;
   }
 
   /// Sums a row over the warps; it is a result, or a part of one.
@@ -104,7 +108,8 @@ class DecodeMerge : protected DecodeTiles<Traits> {
 #pragma unroll
       for (int w = 0; w < Traits::kWarps; ++w)
         if (is_live(i))
-          add(value[i], factor[w], *reinterpret_cast<const float4*>(&shared_.partials.out[w][row][channel_of(i)]));
+          add(value[i], factor[w],
+              *reinterpret_cast<const float4*>(shared_.sums[w] + sum_index(row % 8, channel_of(i))));
     if (whole) {
       write_row(s, row, top, sum, value);
       return;
@@ -118,7 +123,7 @@ class DecodeMerge : protected DecodeTiles<Traits> {
 
   /// Sums a row over its item's parts, in order.
   __device__ __forceinline__ void merge_row(const detail::Segment& s, int32_t row) {
-    constexpr int kTogether = kPieces > 1 ? 4 : 8;
+    constexpr int kTogether = 16 / kPieces;
     const int32_t parts = s.last_chunk - s.first_chunk + 1;
     const auto index_of = [&](int32_t part) { return slot_of(s, s.first_chunk + part) * kRows + row; };
     const auto state_of = [&](int32_t part) {
@@ -126,6 +131,7 @@ class DecodeMerge : protected DecodeTiles<Traits> {
     };
     // A lane reads one part's state.
     float top = -INFINITY;
+#pragma unroll 4
     for (int32_t first = 0; first < parts; first += 32) top = fmaxf(top, state_of(first + lane_).x);
 #pragma unroll
     for (int d = 1; d < 32; d *= 2) top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, d));

@@ -82,11 +82,24 @@ class DecodePages : protected DecodeQueries<Traits> {
     }
   }
 
+  /// The lanes that copy from an exact page bring its octet to L2 instead, for the loop over exact pages.
+  __device__ __forceinline__ void prefetch_exact(const detail::Segment& s, int32_t tile, int32_t entry) const {
+    const uint8_t* page = page_of(p_.exact, entry);
+    const uint32_t in_page = (16 * tile + 8 * (lane_ / kOctetLanes)) & ((1u << p_.page_shift) - 1);
+    for (int i = lane_ % kOctetLanes; i < 8 * kExactLines; i += kOctetLanes) {
+      const uint32_t token = in_page + i / kExactLines, byte = i % kExactLines * 128;
+      prefetch_l2(page + (p_.exact.k.data + p_.exact.k.data_head * s.head + p_.exact.k.data_token * token + byte));
+      prefetch_l2(page + (p_.exact.v.data + p_.exact.v.data_head * s.head + p_.exact.v.data_token * token + byte));
+    }
+  }
+  static constexpr int kExactLines = Traits::kHeadDim * 2 / 128;  ///< Of 128 bytes, per row.
+
   __device__ __forceinline__ static const uint8_t* page_of(const PoolParams& pool, int32_t entry) {
     return pool.pages + static_cast<uint64_t>(static_cast<uint32_t>(entry & (kExactPageBit - 1))) * pool.page_stride;
   }
 
-  int32_t batch_first_ = -64;  ///< First of the 32 pages whose entries the warp holds.
+  static constexpr int32_t kNoBatch = -64;
+  int32_t batch_first_ = kNoBatch;  ///< First of the 32 pages whose entries the warp holds.
   int32_t batch_entry_ = 0;
 
  private:

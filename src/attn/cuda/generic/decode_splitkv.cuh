@@ -30,7 +30,6 @@ struct DecodeTraits {
   static constexpr int kSteps = kHeadDim / 16;
   static constexpr int kTiles = kHeadDim / 16;
   static constexpr bool kBf16Math = KCodec::kBf16Math;
-  static constexpr int kRowStride = kHeadDim + 4;  ///< Of the warps' partial outputs in shared memory, in floats.
 
   using KRows = TileRows<kHeadDim * KCodec::kBits / 8>;
   using VRows = TileRows<kHeadDim * VCodec::kBits / 8>;
@@ -47,22 +46,18 @@ struct DecodeTraits {
   static constexpr int kStageBytes = kRoundTiles * kTileBytes;
   /// Rounds of a warp in shared memory: at least 16 KiB under way per scheduler hides the memory's latency.
   static constexpr int kStages = kStageBytes >= 8192 ? 2 : kStageBytes >= 4096 ? 3 : 4;
-  static constexpr int kMinBlocks = kRowTiles > 1 || kHeadDim > 128 ? 2 : kTileBytes >= 8192 ? 3 : 4;
+  static constexpr int kMinBlocks = kRowTiles > 1 || kHeadDim > 128 ? 2 : kExact || kTileBytes >= 8192 ? 3 : 4;
 
-  struct Partials {
-    float out[kWarps][kRows][kRowStride];
-  };
   struct SharedStorage {
-    union {
-      alignas(128) uint8_t stages[kWarps][kStages][kStageBytes];
-      Partials partials;  ///< Once a segment's tiles have been read.
-    };
+    alignas(128) uint8_t stages[kWarps][kStages][kStageBytes];
     float2 state[kWarps][kRows];
-    detail::Segment segment;  ///< What the block works on; registers are dearer than shared memory.
+    const float* sums[kWarps];    ///< The stage that holds a warp's sums, eight rows at a time.
+    detail::Segment segments[3];  ///< What the block works on, and then; registers are dearer than shared memory.
     detail::Chunks chunks;
     int4 scan[kWarps];
     int32_t is_last;
   };
+  static_assert(kStageBytes >= 8 * 4 * kHeadDim, "a stage takes the sums of eight rows");
   static_assert(kHeadDim % 64 == 0, "lanes hold whole chunks of 64 channels");
   static_assert(KCodec::kBf16Math == VCodec::kBf16Math, "P and Q share their operand type with V and K");
 };
@@ -74,8 +69,8 @@ class DecodeBlock : private DecodeMerge<Traits> {
   using Base = DecodeMerge<Traits>;
   using Base::attend;
   using Base::Base;
-  using Base::find_segment;
   using Base::finish;
+  using Base::next_segment;
   using Base::p_;
   using Base::prefetch_page_table;
   using Base::scan_lengths;
@@ -91,12 +86,20 @@ class DecodeBlock : private DecodeMerge<Traits> {
     const auto chunk = static_cast<int32_t>(blockIdx.x);
     const int32_t begin = chunk * shared_.chunks.size;
     const int32_t end = min(begin + shared_.chunks.size, shared_.chunks.total);
-    for (int32_t position = begin; position < end; position = shared_.segment.next) {
-      __syncthreads();  // All have read what the last segment left.
-      if (threadIdx.x == 0) shared_.segment = find_segment(position, end);
-      __syncthreads();
-      const detail::Segment& segment = shared_.segment;
-      if (segment.tile_begin >= segment.tile_end) continue;
+    if (begin >= end) return;
+    // The first thread finds segments two ahead: barriers at a segment's end make them known to all before the next one
+    // starts, and that one copies ahead.
+    int32_t next = begin;
+    for (int32_t i = -2;; ++i) {
+      detail::Segment* found = &shared_.segments[(i + 2) % 3];
+      if (threadIdx.x == 0) {
+        *found = next_segment(next, end);
+        next = found->next;
+      }
+      if (i == -1) __syncthreads();
+      if (i < 0) continue;
+      const detail::Segment& segment = shared_.segments[i % 3];
+      if (segment.tile_begin >= segment.tile_end) return;
       attend(segment);
       finish(segment);
     }

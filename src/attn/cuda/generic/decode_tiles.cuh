@@ -55,6 +55,7 @@ class DecodeTiles : protected DecodePages<Traits> {
   using Base::copy_round;
   using Base::factor_;
   using Base::g_;
+  using Base::kNoBatch;
   using Base::kRoundTiles;
   using Base::lane_;
   using Base::lane_copies;
@@ -67,6 +68,7 @@ class DecodeTiles : protected DecodePages<Traits> {
   using Base::p_;
   using Base::pack;
   using Base::page_of;
+  using Base::prefetch_exact;
   using Base::q_;
   using Base::reference;
   using Base::set_reference;
@@ -91,40 +93,42 @@ class DecodeTiles : protected DecodePages<Traits> {
     }
   }
 
-  __device__ __forceinline__ bool visible(const detail::Segment& s, int32_t row, int32_t local_key) const {
-    if (local_key >= s.kv_len || row >= s.q_len * p_.group) return false;
-    const int32_t key = detail::global_position(local_key, p_.cp_rank, p_.cp_size, p_.cp_interleave);
-    const int32_t i = row / p_.group;
+  /// Which products of kCount tiles from `tile` on count: bit 4 * (kRowTiles * r + n) + i for c[r][n][i].
+  template <int kCount>
+  __device__ __forceinline__ uint32_t visible(const detail::Segment& s, int32_t tile) const {
+    const auto local = [&](int32_t length) {
+      return detail::local_length(length, p_.cp_rank, p_.cp_size, p_.cp_interleave);
+    };
     const int32_t block = s.global_len - s.q_len;
-    int32_t position = block + i;
-    if (p_.positions != nullptr) position = p_.positions[s.q_begin + i];
-    if (p_.window > 0 && key <= position - p_.window) return false;
-    if (key < block) return true;
-    switch (p_.draft_mask) {
-      case DraftMask::kCausal: return key <= block + i;
-      case DraftMask::kFull: return true;
-      case DraftMask::kPacked: {
-        const int32_t j = key - block;
-        return (p_.mask[static_cast<int64_t>(s.q_begin + i) * p_.mask_row_words + j / 32] >> (j % 32)) & 1u;
+    uint32_t bits = 0;
+#pragma unroll 1
+    for (int j = 0; j < 2 * kRowTiles; ++j) {
+      const int32_t row = s.row_tile * kRows + 8 * (j / 2) + 2 * t_ + j % 2;
+      const int32_t i = row / p_.group;
+      if (i >= s.q_len) continue;
+      // Keys [first, last) are visible, and those of a packed mask.
+      const int32_t position = p_.positions == nullptr ? block + i : p_.positions[s.q_begin + i];
+      const int32_t first = p_.window > 0 ? local(max(position - p_.window + 1, 0)) : 0;
+      const bool packed = p_.draft_mask == DraftMask::kPacked;
+      const int32_t last = local(packed ? block : p_.draft_mask == DraftMask::kCausal ? block + i + 1 : s.global_len);
+#pragma unroll
+      for (int k = 0; k < 2 * kCount; ++k) {
+        const int32_t key = tile * Traits::kTileTokens + 8 * k + g_;
+        bool seen = key < last;
+        if (packed && !seen && key < s.kv_len) {
+          const int32_t bit = detail::global_position(key, p_.cp_rank, p_.cp_size, p_.cp_interleave) - block;
+          seen = (p_.mask[static_cast<int64_t>(s.q_begin + i) * p_.mask_row_words + bit / 32] >> bit % 32 & 1) != 0;
+        }
+        if (seen && key >= first) bits |= 1u << (4 * (kRowTiles * (k / 2) + j / 2) + 2 * (k % 2) + j % 2);
       }
     }
-    return false;
+    return bits;
   }
-
-  /// Hides from each row the keys of a tile that it must not see.
-  __device__ __forceinline__ void mask_tile(const detail::Segment& s, int32_t tile, bool dead,
-                                            float (&c)[kRowTiles][4]) const {
-    const int32_t row = s.row_tile * kRows + 2 * t_;
-    const int32_t key = tile * Traits::kTileTokens + g_;
-    uint32_t seen = 0;
-    if (!dead) {
-#pragma unroll 1
-      for (int i = 0; i < 4 * kRowTiles; ++i)
-        if (visible(s, row + 8 * (i / 4) + (i & 1), key + 8 * (i / 2 % 2))) seen |= 1u << i;
-    }
+  template <int kCount>
+  __device__ __forceinline__ static void hide(uint32_t visible, float (&c)[kCount][kRowTiles][4]) {
 #pragma unroll
-    for (int i = 0; i < 4 * kRowTiles; ++i)
-      if ((seen >> i & 1) == 0) c[i / 4][i % 4] = -INFINITY;
+    for (int i = 0; i < 4 * kRowTiles * kCount; ++i)
+      if ((visible >> i & 1) == 0) c[i / (4 * kRowTiles)][i / 4 % kRowTiles][i % 4] = -INFINITY;
   }
 
   /// Products become weights: exp2 of scores less the reference maximum, which moves when a score has outgrown it.
@@ -212,16 +216,31 @@ class DecodeTiles : protected DecodePages<Traits> {
     }
   }
 
-  __device__ void attend(const detail::Segment& s) {
+  struct Range {
+    int32_t first, last;
+  };
+  __device__ __forceinline__ Range warp_range(const detail::Segment& s) const {
     const int32_t count = (s.tile_end - s.tile_begin + kRoundTiles - 1) / kRoundTiles;
     const int32_t first = s.tile_begin + kRoundTiles * (count * warp_ / Traits::kWarps);
-    const int32_t last = min(
-        s.tile_end, static_cast<int32_t>(opaque(s.tile_begin + kRoundTiles * (count * (warp_ + 1) / Traits::kWarps))));
-    batch_first_ = -64;
-    const bool any_exact = attend_base(s, first, last);
+    const int32_t last = min(s.tile_end, s.tile_begin + kRoundTiles * (count * (warp_ + 1) / Traits::kWarps));
+    return {first, static_cast<int32_t>(opaque(last))};
+  }
+
+  __device__ void attend(const detail::Segment& s) {
+    const Range range = warp_range(s);
+    const bool any_exact = attend_base(s, range);
     if constexpr (Traits::kExact) {
-      if (any_exact) attend_exact(s, first, last);
+      if (any_exact) attend_exact(s, range.first, range.last);
     }
+  }
+
+  /// Starts to copy this warp's tiles of a segment.
+  __device__ __forceinline__ void start_copies(const detail::Segment& s) {
+    const Range range = warp_range(s);
+    copy_segment_ = &s;
+    next_ = range.first, copy_last_ = range.last;
+    copies_ = lane_copies(s.head);
+    batch_first_ = kNoBatch;
   }
 
   /// The next round from `tile` on that has base pages, or one at or beyond `last`, and the lane's page.
@@ -236,6 +255,7 @@ class DecodeTiles : protected DecodePages<Traits> {
         const uint32_t exact = __ballot_sync(0xffffffffu, is_exact_page(entry));
         if (exact == 0) return {tile, 0};
         any_exact = true;
+        if (is_exact_page(entry)) prefetch_exact(s, tile, entry);
         if (exact == 0xffffffffu) continue;
         // A dead tile is read from its neighbour's page.
         const int32_t other = __shfl_sync(0xffffffffu, entry, __ffs(~exact) - 1);
@@ -246,84 +266,102 @@ class DecodeTiles : protected DecodePages<Traits> {
     }
   }
 
+  /// Copies the warp's next round to stage `to`; returns which it is. Where the segment has no more rounds the next
+  /// segment's follow, so that stages hold rounds without gaps until that one is exhausted, too.
+  __device__ __forceinline__ Round copy_next(const detail::Segment& s, uint32_t to, bool& any_exact) {
+    if constexpr (!Traits::kExact) {
+      if (next_ >= copy_last_ && copy_segment_ == &s) start_copies(this->following(s));
+    }
+    int32_t entry = 0;
+    const Round round = next_round(*copy_segment_, next_, copy_last_, entry, any_exact);
+    next_ = round.tile;
+    if (round.tile < copy_last_) {
+      copy_round(copies_, to, round.tile, entry);
+      next_ += kRoundTiles;
+    }
+    return round;
+  }
+
   /// Pages of the base pool, through a ring of stages; returns whether there are exact ones too. Those are a second
   /// loop, so that they cost the first no registers.
-  __device__ __forceinline__ bool attend_base(const detail::Segment& s, int32_t first, int32_t last) {
-    constexpr int kAhead = Traits::kStages - 1;
-    constexpr uint32_t kRing = Traits::kStages * Traits::kStageBytes;
-    const LaneCopies copies = lane_copies(s.head);
+  __device__ __forceinline__ bool attend_base(const detail::Segment& s, const Range& range) {
     RoundQueue<Traits::kExact, kAhead> under_way;
     bool any_exact = false;
-    int32_t entry = 0;
-    int32_t next = first;
+    // Rounds that were copied while the last segment was at work follow each other from stage from_ on.
+    int32_t ahead = 0;
+    if (copy_segment_ == &s)
+      ahead = (next_ - range.first) / kRoundTiles;
+    else
+      start_copies(s);
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
-      const Round round = next_round(s, next, last, entry, any_exact);
-      under_way.push(round, i);
-      if (round.tile < last) copy_round(copies, stages_ + i * Traits::kStageBytes, round.tile, entry);
+      if (i >= ahead) under_way.push(copy_next(s, stage_after(from_, i), any_exact), i);
       commit_copies();
-      next = round.tile + kRoundTiles;
     }
     // The queries' latency hides behind that of the first tiles.
     load_queries(s);
     const LaneRead k_read = KTile<KCodec, kHeadDim>::lane_read(g_, t_);
     const LaneRead v_read = VTile<VCodec, kHeadDim>::lane_read(g_, t_);
     // Rounds whose keys all rows see and that are this warp's alone.
+    const int32_t last = range.last;
     const int32_t full_begin = s.full_begin, full_last = min(s.full_end, last) - kRoundTiles;
-    uint32_t from = stages_;
-    uint32_t to = stages_ + kAhead * Traits::kStageBytes;
-    for (Round now = under_way.front(first); now.tile < last; now = under_way.front(now.tile + kRoundTiles)) {
+    for (Round now = under_way.front(range.first); now.tile < last; now = under_way.front(now.tile + kRoundTiles)) {
       wait_copies<kAhead - 1>();
       __syncwarp();
-      const Round round = next_round(s, next, last, entry, any_exact);
-      under_way.pop_and_push(round);
-      if (round.tile < last) copy_round(copies, to, round.tile, entry);
+      under_way.pop_and_push(copy_next(s, to_, any_exact));
       commit_copies();
-      next = round.tile + kRoundTiles;
 
       float c[kRoundTiles][kRowTiles][4];
 #pragma unroll
       for (int r = 0; r < kRoundTiles; ++r) {
-        const uint32_t k_rows = from + r * Traits::kTileBytes;
+        const uint32_t k_rows = from_ + r * Traits::kTileBytes;
         KTile<KCodec, kHeadDim> k;
         k.load(k_rows, k_rows + Traits::kKScales, k_read);
         products(k, c[r]);
       }
-      if (now.tile < full_begin || now.tile > full_last || now.dead != 0) mask_round(s, now, last, from, c);
+      if (now.tile < full_begin || now.tile > full_last || now.dead != 0) mask_round(s, now, last, from_, c);
       softmax(c);
 #pragma unroll
       for (int r = 0; r < kRoundTiles; ++r) {
-        const uint32_t v_rows = from + r * Traits::kTileBytes;
+        const uint32_t v_rows = from_ + r * Traits::kTileBytes;
         VTile<VCodec, kHeadDim> v;
         v.load(v_rows + Traits::kVRows, v_rows + Traits::kVScales, v_read);
         accumulate(v, c[r]);
       }
-      to = from;
-      from = from + Traits::kStageBytes == stages_ + kRing ? stages_ : from + Traits::kStageBytes;
+      to_ = from_;
+      from_ = stage_after(from_, 1);
     }
     return any_exact;
   }
 
+  __device__ __forceinline__ uint32_t stage_after(uint32_t stage, int count) const {
+    const uint32_t after = stage + count * Traits::kStageBytes;
+    constexpr uint32_t kRing = Traits::kStages * Traits::kStageBytes;
+    return after >= stages_ + kRing ? after - kRing : after;
+  }
+
   /// Hides what a round's tiles must not show. Slots past the length may hold anything, NaN included, and 0 * NaN is
   /// NaN, so their values become zeros in the stage.
-  __device__ void mask_round(const detail::Segment& s, Round round, int32_t last, uint32_t stage,
-                             float (&c)[kRoundTiles][kRowTiles][4]) const {
+  __device__ __forceinline__ void mask_round(const detail::Segment& s, Round round, int32_t last, uint32_t stage,
+                                             float (&c)[kRoundTiles][kRowTiles][4]) const {
+    uint32_t bits = visible<kRoundTiles>(s, round.tile);
 #pragma unroll
     for (int r = 0; r < kRoundTiles; ++r) {
       const int32_t tile = round.tile + r;
       const bool dead = tile >= last || (round.dead >> r & 1) != 0;
-      mask_tile(s, tile, dead, c[r]);
+      if (dead) bits &= ~(((1u << 4 * kRowTiles) - 1) << 4 * kRowTiles * r);
       const int32_t live = dead ? 0 : s.kv_len - tile * Traits::kTileTokens;
       if (live < Traits::kTileTokens)
         VTile<VCodec, kHeadDim>::clear_rows(stage + r * Traits::kTileBytes + Traits::kVRows,
                                             stage + r * Traits::kTileBytes + Traits::kVScales, max(live, 0), lane_);
     }
+    hide(bits, c);
     __syncwarp();
   }
 
   __device__ void attend_exact(const detail::Segment& s, int32_t first, int32_t last) {
     leave_base_units(s);
-    batch_first_ = -64;
+    batch_first_ = kNoBatch;
     const PoolParams& pool = p_.exact;
     const int32_t in_page = (1 << p_.page_shift) - 1;
     for (int32_t tile = first; tile < last; ++tile) {
@@ -342,7 +380,7 @@ class DecodeTiles : protected DecodePages<Traits> {
 #pragma unroll
       for (int i = 0; i < 4; ++i) v.load_row(i, v_rows + ((token + v_token(i, t_)) & in_page) * pool.v.data_token, g_);
       if (tile < s.full_begin || tile >= s.full_end) {
-        mask_tile(s, tile, false, c[0]);
+        hide(visible<1>(s, tile), c);
 #pragma unroll
         for (int i = 0; i < 4; ++i)
           if (token + v_token(i, t_) >= s.kv_len) v.clear(i);
@@ -351,6 +389,13 @@ class DecodeTiles : protected DecodePages<Traits> {
       accumulate(v, c[0]);
     }
   }
+
+  /// One stage holds sums between segments while the others hold what was copied ahead.
+  static constexpr int kAhead = Traits::kStages - 1;
+  LaneCopies copies_;
+  const detail::Segment* copy_segment_ = nullptr;
+  int32_t next_ = 0, copy_last_ = 0;
+  uint32_t from_ = stages_, to_ = stages_ + kAhead * Traits::kStageBytes;
 };
 
 }  // namespace kvant::attn::cuda

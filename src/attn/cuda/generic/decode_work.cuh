@@ -207,6 +207,17 @@ class DecodeWork : protected DecodeContext<Traits> {
     __syncthreads();
   }
 
+  /// The segment at `position` or the first one after it that has tiles; without tiles: there is none before `end`.
+  __device__ detail::Segment next_segment(int32_t position, int32_t end) const {
+    detail::Segment s{};
+    for (s.next = position; s.next < end && s.tile_begin >= s.tile_end;) s = find_segment(s.next, end);
+    return s;
+  }
+
+  __device__ __forceinline__ const detail::Segment& following(const detail::Segment& s) const {
+    return &s == &shared_.segments[2] ? shared_.segments[0] : *(&s + 1);
+  }
+
   __device__ detail::Segment find_segment(int32_t position, int32_t end) const {
     int32_t low = 0, high = p_.num_requests;
     while (high - low > 1) {
