@@ -10,6 +10,7 @@
 #include "engine/calibration/profile_store.h"
 #include "engine/models/model_source.h"
 #include "kvant/attn/attention.h"
+#include "kvant/attn/validate.h"
 #include "kvant/core/device.h"
 
 namespace kvant::engine {
@@ -25,9 +26,34 @@ Status check_context(int32_t context, const ModelConfig& config) {
                       context, config.context_limit)};
 }
 
-/// Asks the attention library about every layer group, as planning will once the weights are there.
+/// What the attention library says of one layer before weights are read.
+Status check_layer(int32_t index, const ModelConfig& config, const attn::KvSpec& model_spec,
+                   const LoadOptions& options) {
+  const LayerConfig& layer = config.layers[static_cast<size_t>(index)];
+  const attn::KvSpec& spec = layer.kv_override ? *layer.kv_override : model_spec;
+  attn::ModelAttentionConfig attention;
+  attention.layer = index;
+  attention.k_format = attn::to_string(spec.k_format);
+  attention.v_format = attn::to_string(spec.v_format);
+  attention.model_dtype = config.kv_dtype;
+  attention.num_q_heads = layer.num_q_heads;
+  attention.num_kv_heads = layer.num_kv_heads;
+  attention.head_dim_k = layer.head_dim_k;
+  attention.head_dim_v = layer.head_dim_v;
+  attention.page_size = options.page_size;
+  attention.window = layer.window;
+  attention.soft_cap = layer.soft_cap;
+  attention.edges = spec.edges;
+  attention.conditioning = spec.conditioning;
+  return attn::validate_model_attention(attention);
+}
+
+/// Asks the attention library about every layer, then about every group of layers as planning will once the weights are
+/// there.
 Status check_spec(const attn::KvSpec& spec, const LoadOptions& options, const ModelConfig& config) {
   const attn::KvSpec resolved = attn::resolve_kv_spec(spec, config.kv_dtype);
+  for (int32_t layer = 0; layer < config.num_layers(); ++layer)
+    KVANT_RETURN_IF_ERROR(check_layer(layer, config, resolved, options));
   KVANT_ASSIGN_OR_RETURN(const std::vector<LayerGroup> groups, make_layer_groups(config, resolved, options.page_size));
   const attn::AttnLimits limits{.max_requests = options.max_requests,
                                 .max_tokens = kDefaultBatchTokens,

@@ -1,6 +1,7 @@
 #include "ops/linear_cpu.h"
 
 #include "ops/activation.h"
+#include "ops/row_loop.h"
 
 namespace kvant::ops {
 
@@ -14,7 +15,10 @@ Status CpuLinear::run(const LinearArgs& args, Stream stream) {
       auto* product = static_cast<float*>(args.scratch);
       KVANT_CHECK(product != nullptr);
       multiply(x, args.num_rows, product, stream);
-      add(y, product, args.num_rows * out_features(), y);
+      const int64_t width = out_features();
+      for_row_blocks(args.num_rows, width, stream, [&](int64_t begin, int64_t end) {
+        add(y + begin * width, product + begin * width, (end - begin) * width, y + begin * width);
+      });
       return {};
     }
   }

@@ -25,6 +25,7 @@ def test_bench_model(kvant: Callable, model: Path) -> None:
     result = kvant(
         *["bench", "model", model, "--kv", "bf16", "--kv", "nvfp4", "--depth", 0, 300, "--prompt", 32],
         *["--generate", 4, "--repetitions", 1, "--threads", 2, "--json"],
+        timeout=600,
     )
     assert result.returncode == 0, result.stderr
     report = json.loads(result.stdout)

@@ -100,3 +100,16 @@ def test_interrupt_prints_what_there_is(model: Path) -> None:
     assert process.returncode == 130, errors
     assert first + rest != ""
     assert "error" not in errors
+
+
+@pytest.mark.parametrize(
+    ("spec", "bits"),
+    [("f32", 32), ("f16", 16), ("bf16", 16), ("e4m3", 8), ("e5m2", 8), ("nvfp4", 4.5)],
+)
+def test_strict_run_says_the_format_in_effect(kvant: Callable, model: Path, spec: str, bits: float) -> None:
+    result = kvant("run", model, "--kv", spec, "--strict", "--prompt", "Hi", "--max-tokens", 1, "--json")
+    assert result.returncode == 0, result.stderr
+    facts = json.loads(result.stdout)
+    assert facts["kv_format"].split(":")[0] == spec
+    # 30 layers of 3 heads, 64 channels each of keys and values.
+    assert facts["kv_bytes_per_token"] == 30 * 3 * 2 * 64 * bits / 8
