@@ -8,6 +8,7 @@ build_dir=/tmp/llama.cpp-build
 model=$repo/build/models/SmolLM2-135M-Instruct.gguf
 kvant=$repo/build/bin/kvant
 threads=$(nproc)
+rounds=3
 repetitions=5
 report=
 peer_only=0
@@ -19,7 +20,8 @@ Usage: bench/llama_cpp.sh [options]
   --model FILE       GGUF that both read (build/models/SmolLM2-135M-Instruct.gguf; make model)
   --kvant FILE       our binary (build/bin/kvant; make build)
   --threads N        threads of both (all cores)
-  --repetitions N    measurements, of which the median counts ($repetitions)
+  --rounds N         times that all programs take turns, so that what else the machine does meets all of them ($rounds)
+  --repetitions N    measurements per turn; the median of all rounds' medians counts ($repetitions)
   --json FILE        also write the rows as JSON
   --peer-only        leave kvant out
 Measures a prompt of 512 at depths 0 and 2048 and generation at depths 2048 and 8064. Run it on an idle machine.
@@ -33,13 +35,14 @@ fail() {
 
 while (($# > 0)); do
   case $1 in
-    --build-dir | --model | --kvant | --threads | --repetitions | --json)
+    --build-dir | --model | --kvant | --threads | --rounds | --repetitions | --json)
       (($# > 1)) || fail "$1 needs a value"
       ;;&
     --build-dir) build_dir=$2 && shift 2 ;;
     --model) model=$2 && shift 2 ;;
     --kvant) kvant=$2 && shift 2 ;;
     --threads) threads=$2 && shift 2 ;;
+    --rounds) rounds=$2 && shift 2 ;;
     --repetitions) repetitions=$2 && shift 2 ;;
     --json) report=$2 && shift 2 ;;
     --peer-only) peer_only=1 && shift ;;
@@ -81,13 +84,16 @@ build_llama_cpp
 
 results=$(mktemp -d)
 trap 'rm -rf "$results"' EXIT
-measure_llama_cpp f16 "$results/llama_f16"
-if ! ((peer_only)); then
-  echo "kvant bf16 and nvfp4" >&2
-  measure_kvant kvant_0 --prompt 512 --depth 0 2048
-  # The prompt is short here: depth and prompt together must fit the model's context.
-  measure_kvant kvant_1 --prompt 32 --depth 8064
-fi
-measure_llama_cpp q4_0 "$results/llama_q4_0"
+for ((round = 1; round <= rounds; ++round)); do
+  echo "round $round of $rounds" >&2
+  measure_llama_cpp f16 "$results/llama_f16.$round"
+  if ! ((peer_only)); then
+    echo "kvant bf16 and nvfp4" >&2
+    measure_kvant "kvant_0.$round" --prompt 512 --depth 0 2048
+    # The prompt is short here: depth and prompt together must fit the model's context.
+    measure_kvant "kvant_1.$round" --prompt 32 --depth 8064
+  fi
+done
+measure_llama_cpp q4_0 "$results/llama_q4_0.1"
 
 python3 "$repo/bench/llama_cpp_report.py" "$results" ${report:+--json "$report"}

@@ -4,6 +4,8 @@
 import argparse
 import json
 import statistics
+import subprocess
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -13,28 +15,45 @@ POINTS = [("prompt", 0), ("prompt", 2048), ("generation", 2048), ("generation", 
 BASELINE = "llama.cpp f16"
 
 
-def llama_rates(folder: Path) -> dict[str, dict[tuple[str, int], float]]:
-    rates: dict[str, dict[tuple[str, int], float]] = {}
+Samples = dict[str, dict[tuple[str, int], list[float]]]
+
+
+def add(samples: Samples, name: str, point: tuple[str, int], rate: float) -> None:
+    samples.setdefault(name, {}).setdefault(point, []).append(rate)
+
+
+def read_llama(folder: Path, samples: Samples) -> None:
     for path in sorted(folder.glob("llama_*.json")):
         work = "prompt" if path.name.endswith(".prompt.json") else "generation"
         for test in json.loads(path.read_text()):
-            row = rates.setdefault(f"llama.cpp {test['type_k']}", {})
-            row[(work, test["n_depth"])] = statistics.median(test["samples_ts"])
-    return rates
+            add(samples, f"llama.cpp {test['type_k']}", (work, test["n_depth"]), statistics.median(test["samples_ts"]))
 
 
-def kvant_rates(folder: Path) -> tuple[dict[str, dict[tuple[str, int], float]], float | None]:
-    rates: dict[str, dict[tuple[str, int], float]] = {}
+def read_kvant(folder: Path, samples: Samples) -> float | None:
+    """Returns the best read rate that a run measured."""
     read_gb_s = None
     for path in sorted(folder.glob("kvant_*.json")):
         report: dict[str, Any] = json.loads(path.read_text())
         read_gb_s = max(read_gb_s or 0.0, report["read_gb_s"])
         for row in report["rows"]:
-            rate = rates.setdefault(f"kvant {row['kv']} ({row['weights']} weights)", {})
+            name = f"kvant {row['kv']} ({row['weights']} weights)"
             if row["prompt"] == PROMPT:
-                rate[("prompt", row["depth"])] = row["pp_tokens_per_s"]
-            rate[("generation", row["depth"])] = row["tg_tokens_per_s"]
-    return rates, read_gb_s
+                add(samples, name, ("prompt", row["depth"]), row["pp_tokens_per_s"])
+            add(samples, name, ("generation", row["depth"]), row["tg_tokens_per_s"])
+    return read_gb_s
+
+
+def commit() -> str:
+    repository = Path(__file__).parent
+    return subprocess.run(
+        ["git", "describe", "--always", "--dirty"], cwd=repository, capture_output=True, text=True, check=False
+    ).stdout.strip()
+
+
+def cpu_name() -> str:
+    fields = dict(line.split(":", 1) for line in Path("/proc/cpuinfo").read_text().splitlines() if ":" in line)
+    names = {name.strip(): value.strip() for name, value in fields.items()}
+    return f"{names.get('model name', 'unknown')}, family {names.get('cpu family')}, model {names.get('model')}"
 
 
 def main() -> None:
@@ -43,8 +62,10 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
 
-    ours, read_gb_s = kvant_rates(arguments.folder)
-    rates = llama_rates(arguments.folder) | ours
+    samples: Samples = {}
+    read_gb_s = read_kvant(arguments.folder, samples)
+    read_llama(arguments.folder, samples)
+    rates = {name: {point: statistics.median(rate) for point, rate in row.items()} for name, row in samples.items()}
     baseline = rates[BASELINE]
     headings = [f"{work} at {depth}" for work, depth in POINTS]
     print(f"{'tokens/s (x llama.cpp f16)':32}" + "".join(f"{heading:>22}" for heading in headings))
@@ -56,11 +77,12 @@ def main() -> None:
 
     if arguments.json:
         rows = [
-            {"engine": name, "work": work, "depth": depth, "tokens_per_s": rate}
+            {"engine": name, "work": work, "depth": depth, "tokens_per_s": rate, "rounds": samples[name][work, depth]}
             for name, row in rates.items()
             for (work, depth), rate in row.items()
         ]
-        arguments.json.write_text(json.dumps({"rows": rows, "read_gb_s": read_gb_s}, indent=2) + "\n")
+        facts = {"date": date.today().isoformat(), "commit": commit(), "cpu": cpu_name(), "read_gb_s": read_gb_s}
+        arguments.json.write_text(json.dumps(facts | {"rows": rows}, indent=2) + "\n")
 
 
 if __name__ == "__main__":
