@@ -1,5 +1,5 @@
-// Decode and verify attention on a CUDA device against a plain read of the same bytes, as JSON on standard output:
-//   bench_attention_cuda --commit $(git rev-parse --short HEAD) --date 2026-11-29
+// Attention on a CUDA device against a plain read of the same bytes, as JSON on standard output:
+//   bench_attention_cuda --suite decode|prefill --commit $(git rev-parse --short HEAD) --date 2026-11-29
 // --shapes nvfp4_256x4096,_q4 keeps the shapes whose names hold one of the texts.
 // Each time is the median of graph replays over disjoint sets of shuffled pages that together exceed the L2 cache.
 
@@ -185,6 +185,16 @@ float clock_of(const Setting& setting) {
   return mhz;
 }
 
+/// Of both products, for the keys that causal rows see.
+double flops_of(const Shape& shape, const std::vector<int32_t>& lengths) {
+  double pairs = 0;
+  for (const int32_t length : lengths) {
+    const double n = shape.q_len;
+    pairs += n * length - n * (n - 1) / 2;
+  }
+  return 4.0 * shape.head_dim * shape.q_heads * pairs;
+}
+
 /// The row as JSON, or nothing where two sets do not fit the arena.
 std::string measure(const Setting& setting, const Shape& shape) {
   std::mt19937 random(7);
@@ -234,7 +244,10 @@ std::string measure(const Setting& setting, const Shape& shape) {
       check(make_plan(desc, limits, setting.device, 1, Workspace{buffers.bytes(workspace), workspace}));
   check(prepare(plan, Stream::on_cuda(setting.stream)));
 
-  const int wanted = std::clamp(static_cast<int>(2e10 / static_cast<double>(kv_bytes)), 1, 64);
+  // About 5 ms of the larger of bytes and operations.
+  const double flops = flops_of(shape, lengths);
+  const double expected_us = std::max(static_cast<double>(kv_bytes) / 4e6, flops / 4e8);
+  const int wanted = std::clamp(static_cast<int>(5e3 / expected_us), 1, 64);
   const int launches = (wanted + num_sets - 1) / num_sets * num_sets;
   const double us = time_graph(setting.stream, launches, [&](int i) {
     AttnArgs step = args;
@@ -250,14 +263,35 @@ std::string measure(const Setting& setting, const Shape& shape) {
   return fmt::format(
       R"({{"format": "{}", "q_heads": {}, "kv_heads": {}, "head_dim": {}, "q_len": {}, "batch": {}, "context": {}, )"
       R"("page": {}, "layout": "{}", "mixed": {}, "edges": {}, "us": {:.2f}, "kv_bytes": {}, "read_us": {:.2f}, )"
-      R"("fraction_of_read": {:.3f}, "read_tb_s": {:.3f}, "tb_s": {:.3f}, "sm_mhz": {:.0f}, "route": "{}", "commit": "{}"}})",
+      R"("fraction_of_read": {:.3f}, "read_tb_s": {:.3f}, "tb_s": {:.3f}, "tflops": {:.1f}, "sm_mhz": {:.0f}, "route": "{}", "commit": "{}"}})",
       to_string(shape.format), shape.q_heads, shape.kv_heads, shape.head_dim, shape.q_len, shape.batch, shape.context,
       shape.page, desc.layout.to_string(), shape.mixed, shape.edges, us, kv_bytes, read_us, read_us / us,
-      static_cast<double>(read_bytes) / read_us * 1e-6, static_cast<double>(kv_bytes) / us * 1e-6, mhz, plan.route(),
-      setting.commit);
+      static_cast<double>(read_bytes) / read_us * 1e-6, static_cast<double>(kv_bytes) / us * 1e-6, flops / us * 1e-6,
+      mhz, plan.route(), setting.commit);
 }
 
-std::vector<Shape> suite() {
+/// Prompts, chunks over a prefix, and verify blocks beyond the decode kernel.
+std::vector<Shape> prefill_suite() {
+  std::vector<Shape> shapes;
+  for (const KvFormat format : {KvFormat::kBf16, KvFormat::kF16, KvFormat::kE4m3, KvFormat::kNvfp4}) {
+    shapes.push_back({.format = format, .batch = 8, .context = 4096, .q_len = 4096});
+    if (format == KvFormat::kF16) continue;
+    shapes.push_back({.format = format, .batch = 1, .context = 16384, .q_len = 16384});
+    shapes.push_back({.format = format, .batch = 32, .context = 1024, .q_len = 1024});
+    shapes.push_back({.format = format, .batch = 8, .context = 4096, .q_len = 4096, .head_dim = 64});
+    shapes.push_back({.format = format, .batch = 1, .context = 4096, .q_len = 4096});
+    shapes.push_back({.format = format, .batch = 1, .context = 32768, .q_len = 512});
+    shapes.push_back({.format = format, .batch = 8, .context = 8192, .q_len = 256});
+    shapes.push_back({.format = format, .batch = 256, .context = 4096, .q_len = 8});
+    shapes.push_back({.format = format, .batch = 16, .context = 4096, .q_len = 16});
+    shapes.push_back({.format = format, .batch = 1, .context = 65536, .q_len = 16});
+    if (format != KvFormat::kBf16)
+      shapes.push_back({.format = format, .batch = 8, .context = 4096, .q_len = 4096, .edges = true});
+  }
+  return shapes;
+}
+
+std::vector<Shape> decode_suite() {
   std::vector<Shape> shapes;
   for (const KvFormat format : {KvFormat::kBf16, KvFormat::kE4m3, KvFormat::kNvfp4}) {
     for (const auto& [batch, context] : std::vector<std::pair<int32_t, int32_t>>{{256, 4096},
@@ -294,7 +328,7 @@ bool is_wanted(const std::string& name, std::string_view texts) {
   return false;
 }
 
-int main_with(const std::string& commit, const std::string& date, const std::string& shapes) {
+int main_with(const std::string& suite, const std::string& commit, const std::string& date, const std::string& shapes) {
   const std::vector<DeviceInfo> devices = cuda_devices();
   if (devices.empty()) {
     std::fprintf(stderr, "no CUDA device\n");
@@ -319,7 +353,7 @@ int main_with(const std::string& commit, const std::string& date, const std::str
       "\"empty_us\": {:.2f}, \"rows\": [\n",
       setting.device.name, date, commit, driver, runtime, empty_us);
   bool first = true;
-  for (const Shape& shape : suite()) {
+  for (const Shape& shape : suite == "prefill" ? prefill_suite() : decode_suite()) {
     if (!shapes.empty() && !is_wanted(name_of(shape), shapes)) continue;
     const std::string row = measure(setting, shape);
     if (row.empty()) continue;
@@ -336,12 +370,13 @@ int main_with(const std::string& commit, const std::string& date, const std::str
 }  // namespace kvant::bench
 
 int main(int argc, char** argv) {
-  std::string commit = "unknown", date = "unknown", shapes;
+  std::string suite = "decode", commit = "unknown", date = "unknown", shapes;
   for (int i = 1; i + 1 < argc; i += 2) {
     const std::string option = argv[i];
+    if (option == "--suite") suite = argv[i + 1];
     if (option == "--commit") commit = argv[i + 1];
     if (option == "--date") date = argv[i + 1];
     if (option == "--shapes") shapes = argv[i + 1];
   }
-  return kvant::bench::main_with(commit, date, shapes);
+  return kvant::bench::main_with(suite, commit, date, shapes);
 }

@@ -1,6 +1,7 @@
 # The CUDA language, and the one list of GPU families that images are built for.
 
 set(KVANT_CUDA_ARCHITECTURES "90a" CACHE STRING "GPU families to build for; \"all\" or names from kvant_cuda.cmake")
+set(KVANT_CUDA_MATRIX "core" CACHE STRING "core: what most models need; full: every kernel of the table")
 # Later parts of a family run its image: 86 also on 87, 100f on 10.3, 120f on 12.1. 90a is Hopper alone.
 set(KVANT_CUDA_FAMILIES 80 86 89 90a 100f 110f 120f)
 
@@ -29,9 +30,17 @@ foreach(architecture IN LISTS kvant_cuda_architectures)
   list(APPEND kvant_gencode "-gencode=arch=compute_${architecture},code=sm_${architecture}")
 endforeach()
 
-# kvant_cuda_objects(name sources...): an object library of kernels. Spills are reported.
+# kvant_cuda_objects(name sources... [ARCHITECTURES 90a...]): an object library of kernels, for all families that are
+# built or for those named. Spills are reported.
 function(kvant_cuda_objects name)
-  add_library(${name} OBJECT ${ARGN})
+  cmake_parse_arguments(arg "" "" "ARCHITECTURES" ${ARGN})
+  if(arg_ARCHITECTURES)
+    set(kvant_gencode)
+    foreach(architecture IN LISTS arg_ARCHITECTURES)
+      list(APPEND kvant_gencode "-gencode=arch=compute_${architecture},code=sm_${architecture}")
+    endforeach()
+  endif()
+  add_library(${name} OBJECT ${arg_UNPARSED_ARGUMENTS})
   target_include_directories(${name} PRIVATE "${CMAKE_SOURCE_DIR}/include" "${CMAKE_SOURCE_DIR}/src")
   target_link_libraries(${name} PRIVATE tl::expected)
   target_compile_options(${name} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:${kvant_gencode} --expt-relaxed-constexpr -lineinfo

@@ -60,7 +60,71 @@ kvant_instantiate(decode_splitkv generic TRAITS DecodeTraits
   KV e4m3:E4m3 nvfp4:Nvfp4Packed HEAD_DIMS 64 128 ROW_TILES 1 2 EXACT false true)
 kvant_kernel_instances(decode_splitkv generic DecodeInstance)
 
+set(kvant_sm90_kernel_sources)
+
+# kvant_instantiate_prefill(KERNEL prefill_flash FOLDER generic TRAITS PrefillTraits SOURCES kBf16 DIMS 128:128 ROWS 64)
+#   SOURCES   TileSource values
+#   DIMS      largest head dims of K and V; smaller ones are padded
+#   ROWS      query rows of an item
+# FOLDER sm90: Hopper's own kernel, for head dims that are alike.
+function(kvant_instantiate_prefill)
+  cmake_parse_arguments(arg "" "KERNEL;FOLDER;TRAITS" "SOURCES;DIMS;ROWS" ${ARGN})
+  set(declarations "${kvant_prefill_flash_declarations}")
+  set(rows "${kvant_prefill_flash_rows}")
+  set(capability 0)
+  set(list kvant_kernel_sources)
+  if(arg_FOLDER STREQUAL "sm90")
+    set(capability 90)
+    set(list kvant_sm90_kernel_sources)
+  endif()
+  set(sources ${${list}})
+  foreach(source IN LISTS arg_SOURCES)
+    foreach(dims IN LISTS arg_DIMS)
+      string(REPLACE ":" ", " dims_list "${dims}")
+      string(REPLACE ":" "x" dims_name "${dims}")
+      foreach(num_rows IN LISTS arg_ROWS)
+        string(TOLOWER "${arg_KERNEL}_${source}_d${dims_name}_r${num_rows}" function)
+        set(file "${CMAKE_CURRENT_BINARY_DIR}/kernels/${function}.cu")
+        file(GENERATE OUTPUT ${file} CONTENT
+          "#include \"attn/cuda/${arg_FOLDER}/${arg_KERNEL}.cuh\"\n\nnamespace kvant::attn::cuda {\n\nKernelImage ${function}() {\n  return ${arg_KERNEL}_image<${arg_TRAITS}<TileSource::${source}, ${dims_list}, ${num_rows}>>();\n}\n\n}  // namespace kvant::attn::cuda\n")
+        list(APPEND sources ${file})
+        string(APPEND declarations "KernelImage ${function}();\n")
+        string(APPEND rows "    {TileSource::${source}, ${dims_list}, ${num_rows}, ${capability}, &${function}},\n")
+      endforeach()
+    endforeach()
+  endforeach()
+  set(${list} ${sources} PARENT_SCOPE)
+  set(kvant_prefill_flash_declarations "${declarations}" PARENT_SCOPE)
+  set(kvant_prefill_flash_rows "${rows}" PARENT_SCOPE)
+endfunction()
+
+# The core matrix pads head dim 64 to 128 where only the generic kernel runs, and expands f16 caches like quantised ones.
+# Accumulators of heads wider than 128 leave no registers for more than 64 rows.
+kvant_instantiate_prefill(KERNEL prefill_flash FOLDER generic TRAITS PrefillTraits
+  SOURCES kBf16 kQuantised DIMS 128:128 ROWS 64 128)
+if(KVANT_CUDA_MATRIX STREQUAL "full")
+  kvant_instantiate_prefill(KERNEL prefill_flash FOLDER generic TRAITS PrefillTraits SOURCES kF16 DIMS 128:128 ROWS 64 128)
+  kvant_instantiate_prefill(KERNEL prefill_flash FOLDER generic TRAITS PrefillTraits
+    SOURCES kBf16 kF16 kQuantised DIMS 64:64 ROWS 64 128)
+  kvant_instantiate_prefill(KERNEL prefill_flash FOLDER generic TRAITS PrefillTraits
+    SOURCES kBf16 kF16 kQuantised DIMS 192:128 256:256 ROWS 64)
+endif()
+if("90a" IN_LIST kvant_cuda_architectures)
+  kvant_instantiate_prefill(KERNEL prefill_wgmma FOLDER sm90 TRAITS PrefillWgmmaTraits
+    SOURCES kBf16 kQuantised DIMS 64:64 128:128 ROWS 64 128)
+  if(KVANT_CUDA_MATRIX STREQUAL "full")
+    kvant_instantiate_prefill(KERNEL prefill_wgmma FOLDER sm90 TRAITS PrefillWgmmaTraits
+      SOURCES kF16 DIMS 64:64 128:128 ROWS 64 128)
+  endif()
+endif()
+kvant_kernel_instances(prefill_flash generic PrefillInstance)
+
 # Append, ageing, conversion and dequantisation take everything at run time.
 list(APPEND kvant_kernel_sources "${CMAKE_CURRENT_SOURCE_DIR}/cuda/generic/cache_kernels.cu")
 
 kvant_cuda_objects(kvant_attn_kernels ${kvant_kernel_sources})
+set(kvant_kernel_objects $<TARGET_OBJECTS:kvant_attn_kernels>)
+if(kvant_sm90_kernel_sources)
+  kvant_cuda_objects(kvant_attn_sm90_kernels ${kvant_sm90_kernel_sources} ARCHITECTURES 90a)
+  list(APPEND kvant_kernel_objects $<TARGET_OBJECTS:kvant_attn_sm90_kernels>)
+endif()

@@ -1,5 +1,5 @@
 # cmake -DBUILD_DIR=... -DSOURCE_DIR=... -DWORK_DIR=... -P check_install.cmake
-# Installs a build to WORK_DIR, then builds and runs the consumer beside this file against it.
+# Installs a build to WORK_DIR, then builds and runs the consumer beside this file, and the example, against it.
 function(step)
   execute_process(COMMAND ${ARGV} COMMAND_ERROR_IS_FATAL ANY)
 endfunction()
@@ -11,3 +11,7 @@ step("${CMAKE_COMMAND}" -E env --unset=LD_LIBRARY_PATH "${WORK_DIR}/prefix/bin/k
 step("${CMAKE_COMMAND}" -G Ninja -S "${SOURCE_DIR}" -B "${WORK_DIR}/build" "-DCMAKE_PREFIX_PATH=${WORK_DIR}/prefix")
 step("${CMAKE_COMMAND}" --build "${WORK_DIR}/build")
 step("${WORK_DIR}/build/consumer")
+step("${CMAKE_COMMAND}" -G Ninja -S "${SOURCE_DIR}/../../examples" -B "${WORK_DIR}/example"
+  "-DCMAKE_PREFIX_PATH=${WORK_DIR}/prefix")
+step("${CMAKE_COMMAND}" --build "${WORK_DIR}/example")
+step("${WORK_DIR}/example/attention")

@@ -98,6 +98,7 @@ struct AttnLaunch {
   int32_t kernel = 0;
   int32_t num_blocks = 0;
   int32_t shared_bytes = 0;  ///< Per block.
+  bool is_prefill = false;
 };
 
 /// A checked configuration and the kernel chosen for it. Copyable; holds no memory of its own.

@@ -148,6 +148,8 @@ struct KernelRow {
   std::string_view verified_on;   ///< Where its tests have passed, such as "AVX2" or "H200"; empty = nowhere yet.
   std::string_view compiled_for;  ///< Further targets that it is built for and has not run on.
   FeatureSet required{};          ///< Features that a configuration must ask for: the kernel has no other way.
+  /// Query rows of a request per KV head that it is made for; a plan with more takes the prefill row. 0 = any number.
+  int32_t max_rows = 0;
 };
 
 /// Rows, and whether this build holds the CUDA code of the GPU rows. A value, so that tests can ask about other tables.
@@ -163,6 +165,11 @@ KernelTable kernel_table();
 /// what is needed and what the nearest row offers; a GPU family in a build without CUDA is named as such.
 Result<const KernelRow*> select_kernel(AttnOp op, const DeviceInfo& device, const AttnDesc& desc,
                                        const KernelTable& table = kernel_table());
+
+/// Whether every attention kernel of this build that `device` could be given has an image for it and fits its shared
+/// memory; the text names the first that does not. For CUDA: `device` is the calling thread's current one. A plan's own
+/// kernel is checked by make_plan too.
+Status check_kernel_images(const DeviceInfo& device);
 
 /// docs/support_matrix.md.
 std::string support_matrix_markdown(const KernelTable& table = kernel_table());

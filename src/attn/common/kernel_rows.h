@@ -57,6 +57,11 @@ constexpr KernelRow cuda_convert(DeviceFamily family, std::string_view verified_
           GraphSupport::kAlways, verified_on, compiled_for};
 }
 
+constexpr KernelRow cuda_merge(DeviceFamily family, std::string_view verified_on, std::string_view compiled_for) {
+  return {AttnOp::kMerge,        family,      "cuda/merge", kCudaFormats, kCudaKvLimits, kMergeFeatures,
+          GraphSupport::kAlways, verified_on, compiled_for};
+}
+
 // cuda/decode_splitkv. A tile of 16 tokens lies in one page, or in two of 8 tokens; with exact pages only in one.
 inline constexpr KvLimits kDecodeSplitkv16Bit{8, 256, 64, 64, 128, 64};
 inline constexpr KvLimits kDecodeSplitkvQuantised{16, 256, 64, 64, 128, 64};
@@ -71,6 +76,8 @@ inline constexpr FeatureSet kDecodeSplitkvNvfp4Features =
     kDecodeSplitkvE4m3Features.without(FeatureSet{AttnFeature::kInterleavedPlanes}).with(kOwnNvfp4Orders);
 
 /// docs/gpu_runs.md says what ran.
+/// Query rows per KV head up to which keys are read once.
+inline constexpr int32_t kDecodeSplitkvRows = 16;
 inline constexpr std::string_view kDecodeSplitkvRun = "H200, 2026-11-29, 5137aaf";
 constexpr KernelRow decode_splitkv_bf16(AttnOp op, DeviceFamily family, std::string_view verified_on,
                                         std::string_view compiled_for) {
@@ -82,7 +89,9 @@ constexpr KernelRow decode_splitkv_bf16(AttnOp op, DeviceFamily family, std::str
           kDecodeSplitkv16BitFeatures,
           GraphSupport::kAlways,
           verified_on,
-          compiled_for};
+          compiled_for,
+          {},
+          kDecodeSplitkvRows};
 }
 constexpr KernelRow decode_splitkv_e4m3(AttnOp op, DeviceFamily family, std::string_view verified_on,
                                         std::string_view compiled_for) {
@@ -94,7 +103,9 @@ constexpr KernelRow decode_splitkv_e4m3(AttnOp op, DeviceFamily family, std::str
           kDecodeSplitkvE4m3Features,
           GraphSupport::kAlways,
           verified_on,
-          compiled_for};
+          compiled_for,
+          {},
+          kDecodeSplitkvRows};
 }
 constexpr KernelRow decode_splitkv_nvfp4(AttnOp op, DeviceFamily family, std::string_view verified_on,
                                          std::string_view compiled_for) {
@@ -107,7 +118,35 @@ constexpr KernelRow decode_splitkv_nvfp4(AttnOp op, DeviceFamily family, std::st
           GraphSupport::kAlways,
           verified_on,
           compiled_for,
-          kOwnNvfp4Orders};
+          kOwnNvfp4Orders,
+          kDecodeSplitkvRows};
+}
+
+// cuda/prefill_flash: any number of rows, so it also decodes what the kernels made for that leave out.
+inline constexpr std::string_view kPrefillFlashName = "cuda/prefill_flash";
+inline constexpr KvLimits kPrefillFlashLimits{8, 256, 16, 64, 256, 64};
+inline constexpr FeatureSet kPrefillFlash16BitFeatures =
+    kDecodeSplitkv16BitFeatures.with(FeatureSet{AttnFeature::kBatchInvariant, AttnFeature::kMixedHeadDims});
+inline constexpr std::string_view kPrefillFlashRun = "";
+constexpr KernelRow prefill_flash(AttnOp op, DeviceFamily family, std::string_view name, FormatSet formats,
+                                  FeatureSet features, std::string_view verified_on, std::string_view compiled_for) {
+  return {op, family, name, formats, kPrefillFlashLimits, features, GraphSupport::kAlways, verified_on, compiled_for};
+}
+constexpr KernelRow prefill_flash_bf16(AttnOp op, DeviceFamily family, std::string_view verified_on,
+                                       std::string_view compiled_for) {
+  return prefill_flash(op, family, "cuda/prefill_flash_bf16", FormatSet{KvFormat::kBf16}, kPrefillFlash16BitFeatures,
+                       verified_on, compiled_for);
+}
+constexpr KernelRow prefill_flash_f16(AttnOp op, DeviceFamily family, std::string_view verified_on,
+                                      std::string_view compiled_for) {
+  return prefill_flash(op, family, "cuda/prefill_flash_f16", FormatSet{KvFormat::kF16}, kPrefillFlash16BitFeatures,
+                       verified_on, compiled_for);
+}
+constexpr KernelRow prefill_flash_quantised(AttnOp op, DeviceFamily family, std::string_view verified_on,
+                                            std::string_view compiled_for) {
+  return prefill_flash(op, family, "cuda/prefill_flash_quantised",
+                       FormatSet{KvFormat::kF16, KvFormat::kE4m3, KvFormat::kE5m2, KvFormat::kNvfp4}, kAllFeatures,
+                       verified_on, compiled_for);
 }
 
 /// The one table. A row is a promise: only kernels that are in the tree stand here, and `verified_on` names only
@@ -133,13 +172,16 @@ inline constexpr KernelRow kKernelRows[] = {
     cuda_convert(DeviceFamily::kSm10x, "", "SM100"),
     cuda_convert(DeviceFamily::kSm11x, "", "SM110"),
     cuda_convert(DeviceFamily::kSm12x, "", "SM120"),
+    cuda_merge(DeviceFamily::kSm90, "", "SM90"),
     decode_splitkv_bf16(AttnOp::kDecode, DeviceFamily::kSm90, kDecodeSplitkvRun, ""),
     decode_splitkv_e4m3(AttnOp::kDecode, DeviceFamily::kSm90, kDecodeSplitkvRun, ""),
     decode_splitkv_nvfp4(AttnOp::kDecode, DeviceFamily::kSm90, kDecodeSplitkvRun, ""),
-    // A prompt is many row tiles here: right, but each reads the keys again.
-    decode_splitkv_bf16(AttnOp::kPrefill, DeviceFamily::kSm90, kDecodeSplitkvRun, ""),
-    decode_splitkv_e4m3(AttnOp::kPrefill, DeviceFamily::kSm90, kDecodeSplitkvRun, ""),
-    decode_splitkv_nvfp4(AttnOp::kPrefill, DeviceFamily::kSm90, kDecodeSplitkvRun, ""),
+    prefill_flash_bf16(AttnOp::kDecode, DeviceFamily::kSm90, kPrefillFlashRun, "SM90"),
+    prefill_flash_f16(AttnOp::kDecode, DeviceFamily::kSm90, kPrefillFlashRun, "SM90"),
+    prefill_flash_quantised(AttnOp::kDecode, DeviceFamily::kSm90, kPrefillFlashRun, "SM90"),
+    prefill_flash_bf16(AttnOp::kPrefill, DeviceFamily::kSm90, kPrefillFlashRun, "SM90"),
+    prefill_flash_f16(AttnOp::kPrefill, DeviceFamily::kSm90, kPrefillFlashRun, "SM90"),
+    prefill_flash_quantised(AttnOp::kPrefill, DeviceFamily::kSm90, kPrefillFlashRun, "SM90"),
 };
 
 }  // namespace kvant::attn

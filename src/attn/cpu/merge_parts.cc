@@ -3,28 +3,11 @@
 #include <functional>
 #include <limits>
 
-#include <fmt/format.h>
-
 #include "attn/cpu/cpu_attention.h"
 #include "attn/cpu/finish.h"
 
 namespace kvant::attn::cpu {
 namespace {
-
-Status invalid(std::string message) { return {StatusCode::kInvalidArgument, std::move(message)}; }
-
-Status check(const MergeArgs& args) {
-  if (args.num_tokens < 0 || args.num_q_heads < 1 || args.head_dim_v < 1)
-    return invalid(fmt::format("merge of [{}, {}, {}] rows; num_q_heads and head_dim_v must be at least 1",
-                               args.num_tokens, args.num_q_heads, args.head_dim_v));
-  if (args.outs.empty() || args.outs.size() != args.lses.size())
-    return invalid(fmt::format("merge of {} outputs and {} LSEs; equal counts, at least 1, are needed",
-                               args.outs.size(), args.lses.size()));
-  const auto is_null = [](const float* p) { return p == nullptr; };
-  if (args.out == nullptr || std::ranges::any_of(args.outs, is_null) || std::ranges::any_of(args.lses, is_null))
-    return invalid("merge needs out and every part's output and LSE");
-  return {};
-}
 
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
@@ -62,7 +45,6 @@ void merge_one_row(const MergeArgs& args, int64_t row) {
 }  // namespace
 
 Status merge_parts(const MergeArgs& args, ThreadPool& pool) {
-  KVANT_RETURN_IF_ERROR(check(args));
   const auto merge_token = [&](int64_t token, int) {
     for (int32_t head = 0; head < args.num_q_heads; ++head) merge_one_row(args, token * args.num_q_heads + head);
   };

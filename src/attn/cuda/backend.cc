@@ -1,23 +1,22 @@
 #include "attn/cuda/backend.h"
 
-#include <algorithm>
 #include <bit>
 #include <cstdint>
 
 #include <fmt/format.h>
 
 #include "attn/common/host_args.h"
+#include "attn/common/kernel_rows.h"
 #include "attn/cuda/common/cuda_status.h"
 #include "attn/cuda/generic/decode_splitkv.h"
+#include "attn/cuda/launch_config.h"
+#include "attn/cuda/prefill_route.h"
 
 namespace kvant::attn::cuda {
 namespace {
 
-constexpr size_t kAlignment = 256;
 /// Each block sums all requests' work in shared memory.
 constexpr int32_t kMaxRequests = 4096;
-
-size_t aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
 /// How the workspace is cut: counters first, at the same place for every plan, since they outlive a run.
 struct WorkspaceCut {
@@ -27,7 +26,7 @@ struct WorkspaceCut {
 WorkspaceCut cut_workspace(const DecodeInstance& instance, int32_t num_blocks) {
   const size_t rows = size_t{2} * static_cast<size_t>(num_blocks) * 8 * static_cast<size_t>(instance.row_tiles);
   WorkspaceCut cut;
-  cut.partial_out = aligned(kMaxDecodeBlocks * sizeof(uint32_t));
+  cut.partial_out = aligned(kNumCounters * sizeof(uint32_t));
   cut.partial_state = cut.partial_out + aligned(rows * static_cast<size_t>(instance.head_dim) * sizeof(float));
   cut.bytes = cut.partial_state + aligned(rows * sizeof(float2));
   return cut;
@@ -49,41 +48,6 @@ Result<int32_t> find_instance(const AttnDesc& desc, const AttnLimits& limits) {
   }
   return failure(StatusCode::kInternal, fmt::format("the kernel table offers {} with {} row tiles, which is not built",
                                                     desc.layout.to_string(), row_tiles(desc, limits)));
-}
-
-Status check_device(const DeviceInfo& device) {
-  int index = 0, major = 0, minor = 0;
-  KVANT_RETURN_IF_ERROR(cuda_status(cudaGetDevice(&index), "cudaGetDevice"));
-  KVANT_RETURN_IF_ERROR(
-      cuda_status(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, index), "cudaDeviceGetAttribute"));
-  KVANT_RETURN_IF_ERROR(
-      cuda_status(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, index), "cudaDeviceGetAttribute"));
-  if (10 * major + minor == device.compute_capability) return {};
-  return {StatusCode::kInvalidArgument,
-          fmt::format("the plan is for {} (compute capability {}) but the thread's current device {} has {}.{}; call "
-                      "cudaSetDevice first",
-                      device.name, device.compute_capability, index, major, minor)};
-}
-
-/// Raises the kernel's shared-memory limit and counts the blocks that the device holds at once.
-Result<int32_t> count_blocks(const KernelImage& image, int32_t shared_bytes, const DeviceInfo& device) {
-  if (shared_bytes > device.shared_memory_per_block) {
-    return failure(StatusCode::kUnsupported,
-                   fmt::format("the kernel needs {} bytes of shared memory per block and {} offers {}; fewer requests "
-                               "per run need less",
-                               shared_bytes, device.name, device.shared_memory_per_block));
-  }
-  KVANT_FAIL_IF_ERROR(
-      cuda_status(cudaFuncSetAttribute(image.function, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes),
-                  "cudaFuncSetAttribute"));
-  int per_multiprocessor = 0;
-  KVANT_FAIL_IF_ERROR(
-      cuda_status(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_multiprocessor, image.function, image.threads,
-                                                                static_cast<size_t>(shared_bytes)),
-                  "cudaOccupancyMaxActiveBlocksPerMultiprocessor"));
-  if (per_multiprocessor < 1)
-    return failure(StatusCode::kUnsupported, fmt::format("no block of the kernel fits {}", device.name));
-  return std::min(per_multiprocessor * device.num_multiprocessors, kMaxDecodeBlocks);
 }
 
 PlaneStrides plane_strides(const KvLayout& layout, bool value) {
@@ -155,62 +119,30 @@ void add_desc(DecodeParams& params, const AttnDesc& desc) {
   params.draft_mask = desc.draft_mask;
 }
 
-Status check_alignment(std::string_view what, const void* pointer, int64_t stride) {
-  if (reinterpret_cast<uintptr_t>(pointer) % 16 == 0 && stride % 16 == 0) return {};
-  return {StatusCode::kInvalidArgument,
-          fmt::format("{}: address and stride ({} bytes) must be multiples of 16", what, stride)};
-}
-
-Status check_memory(const AttnDesc& desc, const AttnArgs& args) {
-  KVANT_RETURN_IF_ERROR(check_alignment("q", args.q, 0));
-  KVANT_RETURN_IF_ERROR(check_alignment("out", args.out, 0));
-  KVANT_RETURN_IF_ERROR(check_alignment("base pages", args.cache.base.data, args.cache.base.page_stride));
-  if (desc.exact_pages)
-    KVANT_RETURN_IF_ERROR(check_alignment("exact pages", args.cache.exact.data, args.cache.exact.page_stride));
-  return {};
-}
-
-std::byte* workspace_base(const AttnPlan& plan) {
-  return reinterpret_cast<std::byte*>(aligned(reinterpret_cast<size_t>(plan.workspace().data)));
-}
-
-}  // namespace
-
-Result<AttentionRoute> attention_route(const AttnDesc& desc, const AttnLimits& limits, const DeviceInfo& device) {
+Result<AttentionRoute> decode_route(const AttnDesc& desc, const AttnLimits& limits, const DeviceInfo& device) {
   if (limits.max_requests > kMaxRequests) {
     return failure(StatusCode::kUnsupported,
                    fmt::format("needed: {} requests in a run; offered on CUDA: up to {}; split the batch",
                                limits.max_requests, kMaxRequests));
   }
-  KVANT_FAIL_IF_ERROR(check_device(device));
   KVANT_ASSIGN_OR_FAIL(const int32_t index, find_instance(desc, limits));
   const DecodeInstance& instance = decode_splitkv_instances()[static_cast<size_t>(index)];
   const KernelImage image = instance.image();
   const int32_t shared_bytes = image.shared_bytes + decode_prefix_bytes(limits.max_requests);
-  KVANT_ASSIGN_OR_FAIL(const int32_t num_blocks, count_blocks(image, shared_bytes, device));
+  KVANT_ASSIGN_OR_FAIL(const int32_t num_blocks, count_blocks(image, shared_bytes, kMaxDecodeBlocks, device));
   AttentionRoute route;
   route.launch = {.kernel = index, .num_blocks = num_blocks, .shared_bytes = shared_bytes};
-  route.workspace_bytes = cut_workspace(instance, num_blocks).bytes + kAlignment;
+  route.workspace_bytes = cut_workspace(instance, num_blocks).bytes + kWorkspaceAlignment;
   route.name = fmt::format("{}_d{}_r{}{}", to_string(instance.format), instance.head_dim, instance.row_tiles,
                            instance.exact_pages ? "_exact" : "");
   return route;
 }
 
-Status prepare(const AttnPlan& plan, void* stream) {
-  return cuda_status(
-      cudaMemsetAsync(workspace_base(plan), 0, kMaxDecodeBlocks * sizeof(uint32_t), static_cast<cudaStream_t>(stream)),
-      "cudaMemsetAsync of the workspace's counters");
-}
-
-Status attention(const AttnPlan& plan, const AttnArgs& args, void* stream) {
+Status launch_decode(const AttnPlan& plan, const AttnArgs& args, void* stream) {
   const AttnDesc& desc = plan.desc();
-  KVANT_RETURN_IF_ERROR(check_host_args(desc, plan.limits(), args));
-  if (args.num_tokens == 0) return {};
-  KVANT_RETURN_IF_ERROR(check_memory(desc, args));
-  const AttnLaunch& launch = plan.launch();
-  const DecodeInstance& instance = decode_splitkv_instances()[static_cast<size_t>(launch.kernel)];
+  const DecodeInstance& instance = decode_splitkv_instances()[static_cast<size_t>(plan.launch().kernel)];
   const KernelImage image = instance.image();
-  const WorkspaceCut cut = cut_workspace(instance, launch.num_blocks);
+  const WorkspaceCut cut = cut_workspace(instance, plan.launch().num_blocks);
   std::byte* base = workspace_base(plan);
   DecodeParams params = batch_params(desc, args);
   add_desc(params, desc);
@@ -218,20 +150,40 @@ Status attention(const AttnPlan& plan, const AttnArgs& args, void* stream) {
   params.counters = reinterpret_cast<uint32_t*>(base);
   params.partial_out = reinterpret_cast<float*>(base + cut.partial_out);
   params.partial_state = reinterpret_cast<float2*>(base + cut.partial_state);
-  void* arguments[] = {&params};
   // Blocks start while the stream's previous kernel ends, and wait for it before they touch memory.
-  cudaLaunchAttribute overlap{};
-  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  overlap.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(launch.num_blocks));
-  config.blockDim = dim3(static_cast<unsigned>(image.threads));
-  config.dynamicSmemBytes = static_cast<size_t>(launch.shared_bytes);
-  config.stream = static_cast<cudaStream_t>(stream);
-  config.attrs = &overlap;
-  config.numAttrs = plan.device().compute_capability >= 90 ? 1 : 0;
-  return cuda_status(cudaLaunchKernelExC(&config, image.function, arguments),
-                     fmt::format("launch of {}", plan.route()));
+  return launch(plan, image, &params, plan.device().compute_capability >= 90, stream);
+}
+
+}  // namespace
+
+Result<AttentionRoute> attention_route(const AttnDesc& desc, const AttnLimits& limits, const DeviceInfo& device,
+                                       const KernelRow& row) {
+  KVANT_FAIL_IF_ERROR(check_current_device(device));
+  return row.name.starts_with(kPrefillFlashName) ? prefill_route(desc, limits, device)
+                                                 : decode_route(desc, limits, device);
+}
+
+Status check_kernel_images(const DeviceInfo& device) {
+  KVANT_RETURN_IF_ERROR(check_current_device(device));
+  for (const DecodeInstance& instance : decode_splitkv_instances()) {
+    const std::string name =
+        fmt::format("decode kernel {}_d{}_r{}", to_string(instance.format), instance.head_dim, instance.row_tiles);
+    KVANT_RETURN_IF_ERROR(check_image(name, instance.image(), device));
+  }
+  return check_prefill_images(device);
+}
+
+Status prepare(const AttnPlan& plan, void* stream) {
+  return cuda_status(
+      cudaMemsetAsync(workspace_base(plan), 0, kNumCounters * sizeof(uint32_t), static_cast<cudaStream_t>(stream)),
+      "cudaMemsetAsync of the workspace's counters");
+}
+
+Status attention(const AttnPlan& plan, const AttnArgs& args, void* stream) {
+  KVANT_RETURN_IF_ERROR(check_host_args(plan.desc(), plan.limits(), args));
+  if (args.num_tokens == 0) return {};
+  KVANT_RETURN_IF_ERROR(check_cache_memory(plan.desc(), args));
+  return plan.launch().is_prefill ? launch_prefill(plan, args, stream) : launch_decode(plan, args, stream);
 }
 
 }  // namespace kvant::attn::cuda

@@ -12,10 +12,12 @@ Status unsupported(std::string_view call) {
 
 }  // namespace
 
-Result<AttentionRoute> attention_route(const AttnDesc&, const AttnLimits&, const DeviceInfo&) {
+Result<AttentionRoute> attention_route(const AttnDesc&, const AttnLimits&, const DeviceInfo&, const KernelRow&) {
   return failure(unsupported("attention"));
 }
+Status check_kernel_images(const DeviceInfo&) { return unsupported("check_kernel_images"); }
 Status prepare(const AttnPlan&, void*) { return unsupported("prepare"); }
 Status attention(const AttnPlan&, const AttnArgs&, void*) { return unsupported("attention"); }
+Status merge_parts(const MergeArgs&, void*) { return unsupported("merge"); }
 
 }  // namespace kvant::attn::cuda

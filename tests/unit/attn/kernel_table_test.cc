@@ -222,18 +222,35 @@ TEST(SelectKernel, CudaRowsRefuseByName) {
   };
   EXPECT_EQ(refusal([](AttnDesc&) {}), "offered");
   EXPECT_EQ(refusal(own_nvfp4), "offered");
-  EXPECT_THAT(refusal([](AttnDesc& d) { d.batch_invariant = true; }), HasSubstr("needed: batch invariance"));
-  EXPECT_THAT(refusal([](AttnDesc& d) { d.layout.k_format = d.layout.v_format = KvFormat::kE5m2; }),
-              HasSubstr("K format e5m2"));
-  EXPECT_THAT(refusal([](AttnDesc& d) { d.layout.v_format = KvFormat::kE4m3; }), HasSubstr("V format e4m3"));
-  EXPECT_THAT(refusal([](AttnDesc& d) { d.layout.head_dim_k = d.layout.head_dim_v = 96; }), HasSubstr("head_dim_k 96"));
-  EXPECT_THAT(refusal([](AttnDesc& d) { d.layout.k_format = d.layout.v_format = KvFormat::kNvfp4; }),
-              HasSubstr("a cache without packed code order, lane scale order"));
+  EXPECT_EQ(refusal([](AttnDesc& d) { d.batch_invariant = true; }), "offered");
+  EXPECT_THAT(refusal([](AttnDesc& d) { d.layout.v_format = KvFormat::kE4m3; }), HasSubstr("K format bf16"));
+  EXPECT_THAT(refusal([](AttnDesc& d) { d.exact_pages = true; }), HasSubstr("needed: exact pages"));
+  EXPECT_THAT(refusal([](AttnDesc& d) { d.layout.head_dim_k = d.layout.head_dim_v = 512; }),
+              HasSubstr("head_dim_k 512"));
+  EXPECT_THAT(refusal([](AttnDesc& d) { d.layout.k_format = d.layout.v_format = KvFormat::kF32; }),
+              HasSubstr("K format f32"));
   EXPECT_THAT(refusal([&](AttnDesc& d) {
                 own_nvfp4(d);
-                d.layout.page_size = 8;
+                d.layout.page_size = 4;
               }),
-              HasSubstr("page size 8"));
+              HasSubstr("page size 4"));
+}
+
+// Kernels made for few rows come first; the general one decodes what they leave out.
+TEST(SelectKernel, PrefersTheTunedCudaDecode) {
+  const KernelTable table{.rows = kernel_table().rows, .has_cuda = true};
+  const DeviceInfo hopper = *describe_compute_capability(90);
+  const auto name = [&](AttnOp op, auto change) {
+    AttnDesc desc = plain();
+    change(desc);
+    const Result<const KernelRow*> row = select_kernel(op, hopper, desc, table);
+    return row ? std::string((*row)->name) : row.error().message();
+  };
+  EXPECT_EQ(name(AttnOp::kDecode, [](AttnDesc&) {}), "cuda/decode_splitkv_bf16");
+  EXPECT_EQ(name(AttnOp::kPrefill, [](AttnDesc&) {}), "cuda/prefill_flash_bf16");
+  EXPECT_EQ(name(AttnOp::kDecode, [](AttnDesc& d) { d.batch_invariant = true; }), "cuda/prefill_flash_bf16");
+  const auto e5m2 = [](AttnDesc& d) { d.layout.k_format = d.layout.v_format = KvFormat::kE5m2; };
+  EXPECT_EQ(name(AttnOp::kDecode, e5m2), "cuda/prefill_flash_quantised");
 }
 
 TEST(SelectKernel, GpuRowsCountOnlyInACudaBuild) {

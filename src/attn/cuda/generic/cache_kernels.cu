@@ -3,3 +3,4 @@
 #include "attn/cuda/generic/append.cuh"
 #include "attn/cuda/generic/convert.cuh"
 #include "attn/cuda/generic/dequantise.cuh"
+#include "attn/cuda/generic/merge.cuh"

@@ -1,0 +1,120 @@
+#pragma once
+
+#include <cstdint>
+
+#include "attn/cuda/common/codecs.cuh"
+#include "kvant/attn/kv_layout.h"
+
+// Units of 16 stored elements as f16 operands, the format chosen at run time: for kernels that expand a tile once and
+// use it for many query rows.
+namespace kvant::attn::cuda {
+
+/// Which units of a tile of kKeys rows a thread expands, placed so that neither its reads of pages nor its writes of
+/// operands collide with its neighbours'.
+template <int kDim, int kKeys, int kThreads>
+struct TileUnits {
+  static constexpr int kRowUnits = kDim / 16;
+  static constexpr int kPerThread = kKeys * kRowUnits / kThreads;
+  static_assert(kPerThread * kThreads == kKeys * kRowUnits, "threads share the units evenly");
+
+  __device__ __forceinline__ static int row(int i) {
+    const int index = static_cast<int>(threadIdx.x) + i * kThreads;
+    if constexpr (kRowUnits % 4 == 0) return (index >> 2 & 1) + 2 * ((index >> 3) / (kRowUnits / 4));
+    return index / kRowUnits;
+  }
+  __device__ __forceinline__ static int unit(int i) {
+    const int index = static_cast<int>(threadIdx.x) + i * kThreads;
+    if constexpr (kRowUnits % 4 == 0) return (index & 3) + 4 * ((index >> 3) % (kRowUnits / 4));
+    return index % kRowUnits;
+  }
+};
+
+/// expand_unit gives 2^-unit_shift of what the multiplier asks for.
+__device__ __forceinline__ int unit_shift(KvFormat format) {
+  if (format == KvFormat::kNvfp4) return 14;
+  return format == KvFormat::kE4m3 ? E4m3::kShift : 0;
+}
+
+namespace detail {
+
+/// Eight e2m1 codes, element i in nibble i, to f16x2 pairs of neighbours, times 2^-14.
+__device__ __forceinline__ void linear_codes_to_f16x2(uint32_t w, uint32_t (&out)[4]) {
+  uint32_t apart[4];  // elements i and i + 4
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const uint32_t codes = w >> 4 * i;
+    apart[i] = and_or(codes << 9, 0x0E000E00u, (codes << 12) & 0x80008000u);
+  }
+  out[0] = __byte_perm(apart[0], apart[1], 0x5410);
+  out[1] = __byte_perm(apart[2], apart[3], 0x5410);
+  out[2] = __byte_perm(apart[0], apart[1], 0x7632);
+  out[3] = __byte_perm(apart[2], apart[3], 0x7632);
+}
+
+}  // namespace detail
+
+/// What the sixteen elements of a unit are stored as.
+enum class UnitFormat : uint8_t { kAny, kE4m3, kE5m2, kNvfp4Packed, kNvfp4Linear };
+
+/// Sixteen elements to f16, times the multiplier (f16x2). NVFP4: eight bytes of codes, then a word whose byte `byte`
+/// is the scale.
+template <UnitFormat kFormat>
+__device__ __forceinline__ void expand_unit(const uint4& words, uint32_t byte, uint32_t multiplier, uint32_t (&x)[8]) {
+  static_assert(kFormat != UnitFormat::kAny, "one format");
+  if constexpr (kFormat == UnitFormat::kNvfp4Packed || kFormat == UnitFormat::kNvfp4Linear) {
+    const uint32_t one_scale = __byte_perm(words.z, 0, byte * 0x11 | 0x4400);
+    const uint32_t scale = mul_f16x2(detail::scales_to_f16x2(one_scale, 0), multiplier);
+    uint32_t pairs[2][4];
+    if constexpr (kFormat == UnitFormat::kNvfp4Packed) {
+      detail::packed_codes_to_f16x2(words.x, pairs[0]);
+      detail::packed_codes_to_f16x2(words.y, pairs[1]);
+    } else {
+      detail::linear_codes_to_f16x2(words.x, pairs[0]);
+      detail::linear_codes_to_f16x2(words.y, pairs[1]);
+    }
+#pragma unroll
+    for (int i = 0; i < 8; ++i) x[i] = mul_f16x2(pairs[i / 4][i % 4], scale);
+    return;
+  } else {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const uint32_t word = (&words.x)[i];
+      if constexpr (kFormat == UnitFormat::kE5m2) {
+        x[2 * i] = __byte_perm(word, 0, 0x1404);
+        x[2 * i + 1] = __byte_perm(word, 0, 0x3424);
+      } else {
+        x[2 * i] = detail::e4m3x2_to_f16x2(word);
+        x[2 * i + 1] = detail::e4m3x2_to_f16x2(word >> 16);
+      }
+    }
+    constexpr uint32_t kOne = 0x3c003c00u;
+    if (multiplier == kOne) return;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) x[i] = mul_f16x2(x[i], multiplier);
+  }
+}
+
+/// The same for a format known at run time: e4m3, e5m2 or nvfp4.
+__device__ __forceinline__ void expand_any_unit(KvFormat format, CodeOrder order, const uint4& words, uint32_t byte,
+                                                uint32_t multiplier, uint32_t (&x)[8]) {
+  if (format == KvFormat::kNvfp4 && order == CodeOrder::kPacked)
+    expand_unit<UnitFormat::kNvfp4Packed>(words, byte, multiplier, x);
+  else if (format == KvFormat::kNvfp4)
+    expand_unit<UnitFormat::kNvfp4Linear>(words, byte, multiplier, x);
+  else if (format == KvFormat::kE5m2)
+    expand_unit<UnitFormat::kE5m2>(words, byte, multiplier, x);
+  else
+    expand_unit<UnitFormat::kE4m3>(words, byte, multiplier, x);
+}
+
+/// Sixteen f16 elements times a factor, through fp32.
+__device__ __forceinline__ void rescale_f16(const uint4& low, const uint4& high, float factor, uint32_t (&x)[8]) {
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    const uint32_t pair = i < 4 ? (&low.x)[i] : (&high.x)[i - 4];
+    const float2 both = __half22float2(*reinterpret_cast<const __half2*>(&pair));
+    x[i] = pack_f16(both.x * factor, both.y * factor);
+  }
+}
+
+}  // namespace kvant::attn::cuda

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+#include "attn/cuda/common/kernel_image.h"
+#include "kvant/attn/attention.h"
+#include "kvant/core/status.h"
+
+namespace kvant::attn::cuda {
+
+inline constexpr size_t kWorkspaceAlignment = 256;
+constexpr size_t aligned(size_t bytes) {
+  return (bytes + kWorkspaceAlignment - 1) / kWorkspaceAlignment * kWorkspaceAlignment;
+}
+/// First aligned byte of a plan's workspace.
+std::byte* workspace_base(const AttnPlan& plan);
+
+/// kInvalidArgument where the calling thread's current device is another kind.
+Status check_current_device(const DeviceInfo& device);
+
+/// Raises the kernel's shared-memory limit and counts the blocks that the device holds at once, `max_blocks` at most.
+/// kUnsupported where none fits; a kernel without an image for the device is kCudaError.
+Result<int32_t> count_blocks(const KernelImage& image, int32_t shared_bytes, int32_t max_blocks,
+                             const DeviceInfo& device);
+
+/// Launches `image` on the plan's grid with one argument. Allocates nothing unless it fails. With `overlap` the kernel
+/// may start before the stream's previous one has ended, and waits for it by itself.
+Status launch(const AttnPlan& plan, const KernelImage& image, void* params, bool overlap, void* stream);
+
+/// kCudaError where the device has no image of the kernel, kUnsupported where its shared memory does not fit.
+Status check_image(std::string_view name, const KernelImage& image, const DeviceInfo& device);
+
+/// Addresses and strides that kernels read 16 bytes at a time.
+Status check_alignment(std::string_view what, const void* pointer, int64_t stride);
+Status check_cache_memory(const AttnDesc& desc, const AttnArgs& args);
+
+}  // namespace kvant::attn::cuda

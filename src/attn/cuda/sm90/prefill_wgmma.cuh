@@ -1,0 +1,126 @@
+#pragma once
+
+// Attention of prompts, chunks and wide verify blocks on Hopper's warpgroup MMA. All but the products and the operands'
+// layout is the generic kernel's: see generic/prefill_flash.cuh. A warpgroup holds 64 query rows; scores take Q and K
+// from shared memory, values take P from registers.
+// Limits: head dims up to 64 or 128, K and V alike.
+
+#include <cstdint>
+
+#include "attn/cuda/generic/prefill_block.cuh"
+#include "attn/cuda/sm90/warpgroup_mma.cuh"
+
+namespace kvant::attn::cuda {
+
+template <class Traits>
+struct WarpgroupProducts {
+  using KRows = typename Traits::KRows;
+  using QRows = typename Traits::QRows;
+  using VRows = typename Traits::VRows;
+  static constexpr int kKeyTiles = Traits::kKeys / 8;
+  static constexpr int kValueTiles = Traits::kDimV / 8;
+  static constexpr int kWarpgroupRows = 64;
+  static_assert(Traits::kKeys == 64, "the score MMA is 64 keys wide");
+
+  __device__ __forceinline__ static int32_t first_row(int32_t warp) { return 16 * warp; }
+  __device__ __forceinline__ static int32_t first_row_together(int32_t first_row) {
+    return first_row / kWarpgroupRows * kWarpgroupRows;
+  }
+  __device__ __forceinline__ static void publish_operands() { fence_shared_for_mma(); }
+  /// Query rows may be overwritten once no warp of the group is at a score.
+  __device__ __forceinline__ static void release_queries() {
+    asm volatile("bar.sync %0, 128;" ::"r"(1 + static_cast<int>(threadIdx.x / 128)) : "memory");
+  }
+
+  __device__ __forceinline__ static uint32_t pack(float low, float high) {
+    return Traits::kBf16Math ? pack_bf16(low, high) : pack_f16(low, high);
+  }
+
+  __device__ __forceinline__ static void score(uint32_t q, uint32_t k, int32_t first_row, float (&c)[1][kKeyTiles][4]) {
+    q += 128 * first_row_together(first_row);
+    start_warpgroup_mma();
+#pragma unroll
+    for (int step = 0; step < Traits::kDimK / 16; ++step) {
+      // Sixteen channels are 32 bytes of a panel's rows.
+      const uint32_t a = q + step / 4 * QRows::kPanelBytes + step % 4 * 32;
+      const uint32_t b = k + step / 4 * KRows::kPanelBytes + step % 4 * 32;
+      warpgroup_mma<Traits::kBf16Math>(c[0], panel_descriptor(a, 0), panel_descriptor(b, 0), step > 0);
+    }
+    finish_warpgroup_mma(c[0]);
+  }
+
+  __device__ __forceinline__ static void accumulate(uint32_t v, const float (&c)[1][kKeyTiles][4],
+                                                    float (&acc)[1][kValueTiles][4]) {
+    uint32_t a[Traits::kKeys / 16][4];
+#pragma unroll
+    for (int step = 0; step < Traits::kKeys / 16; ++step) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float* pair = &c[0][2 * step + i / 2][2 * (i % 2)];
+        a[step][i] = pack(pair[0], pair[1]);
+      }
+    }
+    start_warpgroup_mma();
+#pragma unroll
+    for (int step = 0; step < Traits::kKeys / 16; ++step) {
+      // Sixteen keys are two patterns of eight rows.
+      warpgroup_mma_registers<Traits::kBf16Math>(acc[0], a[step], panel_descriptor(v + 2048 * step, VRows::kPanelBytes),
+                                                 true);
+    }
+    finish_warpgroup_mma(acc[0]);
+  }
+};
+
+template <TileSource kSource_, int kDimK_, int kDimV_, int kRows_>
+struct PrefillWgmmaTraits {
+  static constexpr TileSource kSource = kSource_;
+  static constexpr int kDimK = kDimK_, kDimV = kDimV_;
+  static constexpr int kRows = kRows_;
+  static constexpr int kWarps = kRows / 16;
+  static constexpr int kThreads = 32 * kWarps;
+  static constexpr int kRowTiles = 1;
+  static constexpr int kKeys = 64;
+  static constexpr bool kBf16Math = kSource == TileSource::kBf16;
+  static constexpr bool kConditioned = kSource == TileSource::kQuantised;
+  static constexpr int kScanGroups = 64;
+  /// Two blocks a multiprocessor: one's products hide the other's expansion, softmax and barriers.
+  static constexpr int kMinBlocks = 2;
+
+  using QRows = PanelRows<kDimK, kRows>;
+  using KRows = PanelRows<kDimK, kKeys>;
+  using VRows = PanelRows<kDimV, kKeys>;
+  using OutRows = PanelRows<kDimV, kRows>;
+  using Products = WarpgroupProducts<PrefillWgmmaTraits>;
+
+  static constexpr uint32_t kKRawBytes = kConditioned ? kKeys * kDimK : 0;
+  static constexpr uint32_t kVRawBytes = kConditioned ? kKeys * kDimV : 0;
+  struct SharedStorage {
+    alignas(1024) uint8_t q[kRows * QRows::kRowBytes];  ///< Then rows on their way out.
+    alignas(1024) uint8_t k[2][kKeys * KRows::kRowBytes];
+    alignas(1024) uint8_t v[2][kKeys * VRows::kRowBytes];
+    alignas(16) uint8_t raw[kConditioned ? kKRawBytes + kVRawBytes : 16];
+    float bias[kConditioned ? kRows : 1];
+    int8_t exponent[kBf16Math ? 1 : kRows];
+    PrefillSegment segment;
+    int32_t scan[kScanGroups + 1];
+    int32_t next, is_last;
+  };
+  static_assert(kRows % 64 == 0, "whole warpgroups");
+  static_assert(kDimK == kDimV, "output rows take the place of query rows");
+};
+
+template <class Traits>
+__global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
+    prefill_wgmma_kernel(const __grid_constant__ PrefillParams params) {
+  extern __shared__ __align__(1024) uint8_t memory[];
+  PrefillBlock<Traits>(params, *reinterpret_cast<typename Traits::SharedStorage*>(memory)).run();
+}
+
+template <class Traits>
+KernelImage prefill_wgmma_image() {
+  return {.function = reinterpret_cast<const void*>(&prefill_wgmma_kernel<Traits>),
+          .threads = Traits::kThreads,
+          .shared_bytes = static_cast<int32_t>(sizeof(typename Traits::SharedStorage))};
+}
+
+}  // namespace kvant::attn::cuda
