@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Causal prefill by PyTorch's attention backends over contiguous keys, as JSON: the peers of the prefill suite.
 
-  bench/peers/prefill_torch.py --out peers_prefill.json
+bench/peers/prefill_torch.py --out peers_prefill.json
 """
 
 import argparse
 import json
+from pathlib import Path
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -66,8 +67,7 @@ def main() -> None:
         "cudnn": torch.backends.cudnn.version(),
         "rows": rows,
     }
-    with open(parser.parse_args().out, "w", encoding="utf-8") as file:
-        json.dump(result, file, indent=1)
+    Path(parser.parse_args().out).write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

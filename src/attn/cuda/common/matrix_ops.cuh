@@ -20,14 +20,6 @@ __device__ __forceinline__ void load_matrices_transposed(uint32_t (&d)[4], uint3
                : "r"(address));
 }
 
-__device__ __forceinline__ void store_shared_16(uint32_t address, uint4 v) {
-  asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(address), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
-               : "memory");
-}
-__device__ __forceinline__ void store_shared_4(uint32_t address, uint32_t v) {
-  asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(v) : "memory");
-}
-
 /// Copies 16 bytes from global to shared memory, or writes zeros there without reading.
 __device__ __forceinline__ void copy_async_16_or_zero(uint32_t to, const void* from, bool copy) {
   const int bytes = copy ? 16 : 0;
