@@ -72,11 +72,6 @@ class Measurement {
     logits_.resize(static_cast<size_t>(vocabulary_size));
   }
 
-  Status start() {
-    KVANT_ASSIGN_OR_RETURN(sequence_, cache_.add_sequence());
-    return {};
-  }
-
   /// Median prompt tokens per second at a depth.
   Result<double> prompt_rate(int32_t depth) {
     return median_rate(depth, options_.prompt, [&] { return feed_prompt(depth, options_.prompt, true); });
@@ -92,11 +87,15 @@ class Measurement {
   Result<double> median_rate(int32_t depth, int32_t count, Work work) {
     std::vector<double> rates;
     for (int32_t i = 0; i < options_.repetitions; ++i) {
-      const int32_t kept = cache_.keep_prefix(sequence_, depth);
+      KVANT_ASSIGN_OR_FAIL(sequence_, cache_.add_sequence());
+      const auto prompt = std::span(tokens_).first(static_cast<size_t>(depth));
+      const int32_t kept = cache_.reuse_prefix(sequence_, prompt, {});
       if (kept < depth) KVANT_FAIL_IF_ERROR(feed_prompt(kept, depth - kept, false));
+      cache_.publish_prefix(sequence_, tokens_, {});
       const Stopwatch watch;
       KVANT_FAIL_IF_ERROR(work());
       rates.push_back(count / watch.seconds());
+      cache_.remove_sequence(sequence_);
     }
     return median(std::move(rates));
   }
@@ -146,9 +145,8 @@ Result<Json> measure(const BenchModelOptions& options, ProgressBar& bar) {
   const auto num_rows = static_cast<int64_t>(specs.size() * options.depths.size());
   Json rows = Json::array();
   for (const attn::KvSpec& spec : specs) {
-    KVANT_ASSIGN_OR_FAIL(const auto cache, model->create_cache(spec, 1, context));
+    KVANT_ASSIGN_OR_FAIL(const auto cache, model->create_cache(spec, {.max_tokens = context, .prefix_cache = true}));
     Measurement measurement(*model, *cache, options);
-    KVANT_FAIL_IF_ERROR(measurement.start());
     for (const int32_t depth : options.depths) {
       bar.update("bench", static_cast<int64_t>(rows.size()), num_rows);
       KVANT_ASSIGN_OR_FAIL(const double prompt_rate, measurement.prompt_rate(depth));

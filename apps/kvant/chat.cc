@@ -86,7 +86,7 @@ class Conversation {
 Status run(const ChatOptions& options) {
   KVANT_ASSIGN_OR_RETURN(engine::GenerateRequest request, make_request(options.sampling));
   ProgressBar bar;
-  KVANT_ASSIGN_OR_RETURN(const std::unique_ptr<engine::Engine> engine, load_engine(options.model, bar));
+  KVANT_ASSIGN_OR_RETURN(const std::unique_ptr<engine::Engine> engine, load_engine(options.model, {}, bar));
   Conversation conversation(*engine, std::move(request), options.system);
 
   const bool terminal = isatty(STDIN_FILENO) == 1;

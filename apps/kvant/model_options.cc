@@ -68,8 +68,8 @@ Result<std::unique_ptr<engine::LoadedModel>> load_model(const ModelOptions& opti
   return model;
 }
 
-Result<std::unique_ptr<engine::Engine>> load_engine(const ModelOptions& options, ProgressBar& bar) {
-  engine::EngineOptions out;
+Result<std::unique_ptr<engine::Engine>> load_engine(const ModelOptions& options, engine::EngineOptions out,
+                                                    ProgressBar& bar) {
   out.model = options.model;
   KVANT_ASSIGN_OR_FAIL(out.kv, attn::parse_kv_spec(options.kv));
   KVANT_ASSIGN_OR_FAIL(out.weights, engine::parse_weight_format(options.weights));

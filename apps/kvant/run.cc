@@ -15,7 +15,9 @@
 #include "kvant/attn/kv_spec.h"
 #include "kvant/engine/engine.h"
 #include "model_options.h"
+#include "run_many.h"
 #include "sampling_options.h"
+#include "serving_options.h"
 
 namespace kvant::cli {
 namespace {
@@ -23,6 +25,7 @@ namespace {
 struct RunOptions {
   ModelOptions model;
   SamplingOptions sampling;
+  ServingOptions serving;
   std::string prompt;
   std::string prompt_file;
   std::string system;
@@ -35,18 +38,25 @@ struct RunOptions {
 constexpr const char* kExamples =
     "  kvant run model.gguf --kv nvfp4 --prompt \"What is the capital of France?\"\n"
     "  kvant run -m model.gguf --raw --prompt-file story.txt --max-tokens 64 --temperature 0.8 --seed 1\n"
-    "  kvant run model.gguf --prompt \"Name a colour.\" --json\n";
+    "  kvant run model.gguf --prompt \"Name a colour.\" --json\n"
+    "  kvant run model.gguf --parallel 8 --prompt-file prompts.txt --kv-memory 1GiB --speculate ngram:4\n";
 
 void add_options(CLI::App& app, RunOptions& options) {
   add_model_options(app, options.model);
   auto* prompt = app.add_option("-p,--prompt", options.prompt, "The prompt")->type_name("TEXT");
-  app.add_option("--prompt-file", options.prompt_file, "Read the prompt from a file; - is standard input")
-      ->type_name("FILE")
-      ->excludes(prompt);
+  auto* file = app.add_option("--prompt-file", options.prompt_file, "Read the prompt from a file; - is standard input")
+                   ->type_name("FILE")
+                   ->excludes(prompt);
+  app.add_option("--parallel", options.serving.parallel,
+                 "Every line of the prompt file is a prompt; answer this many at once")
+      ->check(CLI::Range(1, 4096))
+      ->type_name("N")
+      ->needs(file);
   auto* system = app.add_option("--system", options.system, "System message")->type_name("TEXT");
   auto* chat = app.add_flag("--chat", options.chat, "Put the prompt through the model's chat template (default)");
   app.add_flag("--raw", options.raw, "Complete the prompt as plain text")->excludes(chat)->excludes(system);
   add_sampling_options(app, options.sampling);
+  add_serving_options(app, options.serving);
   app.add_flag("--json", options.json, "Print one JSON object instead of text");
   app.add_flag("--strict", options.strict,
                "Refuse when the cache in effect is not the one asked for, or has no scales");
@@ -93,8 +103,17 @@ Status run(const RunOptions& options) {
   engine::GenerateRequest request;
   KVANT_ASSIGN_OR_RETURN(request, make_request(options.sampling));
   ProgressBar bar;
-  KVANT_ASSIGN_OR_RETURN(const std::unique_ptr<engine::Engine> engine, load_engine(options.model, bar));
+  engine::EngineOptions serving;
+  KVANT_RETURN_IF_ERROR(apply_serving_options(options.serving, serving));
+  KVANT_ASSIGN_OR_RETURN(const std::unique_ptr<engine::Engine> engine, load_engine(options.model, serving, bar));
   if (options.strict) KVANT_RETURN_IF_ERROR(check_strict(options.model.kv, engine->facts()));
+  if (options.serving.parallel > 0) {
+    std::vector<std::vector<int32_t>> prompts;
+    for (const std::string& line : prompt_lines(prompt)) {
+      KVANT_ASSIGN_OR_RETURN(prompts.emplace_back(), encode(*engine, options, line));
+    }
+    return run_many(*engine, request, prompts, options.json, bar);
+  }
   KVANT_ASSIGN_OR_RETURN(request.prompt, encode(*engine, options, std::move(prompt)));
 
   const InterruptGuard guard;

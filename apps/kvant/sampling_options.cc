@@ -28,6 +28,14 @@ void add_sampling_options(CLI::App& app, SamplingOptions& options) {
       ->capture_default_str()
       ->check(CLI::Range(0.01, 100.0))
       ->type_name("R");
+  app.add_option("--presence-penalty", params.presence_penalty, "Make tokens of the answer less likely; 0 = off")
+      ->capture_default_str()
+      ->check(CLI::Range(-100.0, 100.0))
+      ->type_name("P");
+  app.add_option("--frequency-penalty", params.frequency_penalty, "Likewise, once per occurrence; 0 = off")
+      ->capture_default_str()
+      ->check(CLI::Range(-100.0, 100.0))
+      ->type_name("P");
   app.add_option("--seed", params.seed, "Seed of the random choice")->capture_default_str()->type_name("N");
   app.add_option("--stop", options.stop, "Stop at this text; may be given several times")
       ->type_name("TEXT")

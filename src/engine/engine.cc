@@ -1,107 +1,147 @@
 #include "kvant/engine/engine.h"
 
 #include <algorithm>
-#include <chrono>
+#include <condition_variable>
+#include <mutex>
 #include <optional>
 #include <utility>
 
 #include <fmt/format.h>
 
+#include "engine/cache/kv_pools.h"
 #include "engine/loaded_model.h"
-#include "engine/stop_filter.h"
+#include "engine/scheduler/scheduler.h"
+#include "engine/speculation/ngram_drafter.h"
+#include "engine/text_stream.h"
 #include "engine/tokenizer/chat_template.h"
 #include "kvant/core/device.h"
-#include "ops/sampling.h"
 
 namespace kvant::engine {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-/// Prompt tokens between two progress reports.
-constexpr int64_t kPromptSlice = 2 * attn::kPrefillGrid;
-
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+/// Prompts up to this length are read without a progress report.
+constexpr int64_t kShortPrompt = 2 * attn::kPrefillGrid;
 
 ops::SamplingParams sampling_params(const SamplingParams& params) {
-  return {.temperature = params.temperature,
-          .top_k = params.top_k,
-          .top_p = params.top_p,
-          .min_p = params.min_p,
-          .repetition_penalty = params.repetition_penalty,
-          .seed = params.seed};
+  ops::SamplingParams out{.temperature = params.temperature,
+                          .top_k = params.top_k,
+                          .top_p = params.top_p,
+                          .min_p = params.min_p,
+                          .repetition_penalty = params.repetition_penalty,
+                          .presence_penalty = params.presence_penalty,
+                          .frequency_penalty = params.frequency_penalty,
+                          .seed = params.seed};
+  for (const LogitBias& item : params.logit_bias) out.logit_bias.push_back({.token = item.token, .bias = item.bias});
+  return out;
 }
 
-/// Turns sampled tokens into the text that a caller sees: whole characters only, cut at stop strings.
-class TextStream {
- public:
-  TextStream(const Tokenizer& tokenizer, const GenerateRequest& request, std::string& text)
-      : tokenizer_(tokenizer), request_(request), text_(text), filter_(request.stop) {}
+/// A chat template, or why there is none: a model without one still completes plain prompts.
+struct ChatFormat {
+  std::optional<ChatTemplate> chat_template;
+  std::string error = "the model has no chat template; use a plain prompt";
+};
 
-  void push(int32_t token) { emit(filter_.push(decoder_.push(tokenizer_.token_bytes(token)))); }
-  void finish() {
-    emit(filter_.push(decoder_.flush()));
-    emit(filter_.flush());
+ChatFormat read_chat_format(const LoadedModel& model) {
+  ChatFormat out;
+  const auto source = model.file().get_string("tokenizer.chat_template");
+  if (!source) return out;
+  if (auto parsed = ChatTemplate::parse(*source))
+    out.chat_template.emplace(*std::move(parsed));
+  else
+    out.error = fmt::format("the model's chat template cannot be used: {}", parsed.error().message());
+  return out;
+}
+
+/// What a request becomes: its text and the counts around it.
+struct Answer {
+  Answer(const Tokenizer& tokenizer, GenerateRequest& request)
+      : stream(tokenizer, std::move(request.stop), std::move(request.on_text), generation.text),
+        on_finish(std::move(request.on_finish)) {
+    generation.prompt_tokens = static_cast<int32_t>(request.prompt.size());
   }
-  /// A stop string was met, or the caller wants no more.
-  bool stopped() const { return cancelled_ || filter_.stopped(); }
 
- private:
-  void emit(const std::string& piece) {
-    if (piece.empty() || cancelled_) return;
-    text_ += piece;
-    if (request_.on_text) cancelled_ = !request_.on_text(piece);
+  bool take(int32_t token, const TokenLogprobs* logprobs) {
+    generation.token_ids.push_back(token);
+    if (logprobs != nullptr) generation.logprobs.push_back(*logprobs);
+    stream.push(token);
+    return !stream.stopped();
+  }
+  void finish(const TokenResult& result) {
+    stream.finish();
+    generation.finish_reason = result.reason;
+    if (result.reason == FinishReason::kLength && stream.stopped()) generation.finish_reason = FinishReason::kStop;
+    generation.status = result.status;
+    generation.reused_tokens = result.reused_tokens;
+    generation.preemptions = result.preemptions;
+    generation.drafted_tokens = result.drafted_tokens;
+    generation.accepted_tokens = result.accepted_tokens;
+    generation.queue_seconds = result.queue_seconds;
+    generation.prompt_seconds = result.prompt_seconds;
+    generation.generation_seconds = result.generation_seconds;
+    if (on_finish) on_finish(generation);
   }
 
-  const Tokenizer& tokenizer_;
-  const GenerateRequest& request_;
-  std::string& text_;
-  StreamDecoder decoder_;
-  StopFilter filter_;
-  bool cancelled_ = false;
+  Generation generation;
+  TextStream stream;
+  std::function<void(const Generation&)> on_finish;
 };
 
 class LocalEngine : public Engine {
  public:
-  LocalEngine(std::unique_ptr<LoadedModel> model, std::unique_ptr<KvCacheSet> cache, SequenceId sequence,
-              std::optional<ChatTemplate> chat_template, std::string chat_template_error, const EngineOptions& options);
+  struct Parts {
+    std::unique_ptr<LoadedModel> model;
+    std::unique_ptr<KvCacheSet> cache;
+    KvBudget budget;
+    std::unique_ptr<Drafter> drafter;  ///< May be null.
+  };
+  LocalEngine(Parts parts, const EngineOptions& options, int32_t step_tokens);
 
   const EngineFacts& facts() const override { return facts_; }
   Result<std::vector<int32_t>> encode_prompt(std::string_view text) const override;
   Result<std::vector<int32_t>> encode_chat(std::span<const ChatTurn> turns) const override;
   std::string decode(std::span<const int32_t> ids) const override { return model_->tokenizer().decode(ids); }
+  Result<RequestId> submit(GenerateRequest request) override;
+  void cancel(RequestId id) override;
+  bool step() override;
+  bool wait_for_work(std::chrono::milliseconds timeout) override;
+  EngineStats stats() const override;
   Result<Generation> generate(const GenerateRequest& request) override;
 
  private:
-  Status check(const GenerateRequest& request) const;
-  Status read_prompt(std::span<const int32_t> prompt, Generation& out);
-  Status write_answer(const GenerateRequest& request, Generation& out);
-  Status feed(std::span<const int32_t> tokens, RowPhase phase, LogitsWanted logits);
-  void forget();
+  struct Arrival {
+    RequestId id;
+    TokenRequest request;
+  };
+  bool has_work() const { return !arrivals_.empty() || stats_.running + stats_.waiting > 0; }
 
   std::unique_ptr<LoadedModel> model_;
   std::unique_ptr<KvCacheSet> cache_;
-  SequenceId sequence_;
-  std::vector<int32_t> cached_;  ///< Tokens whose keys and values are in the sequence.
-  std::optional<ChatTemplate> chat_template_;
-  std::string chat_template_error_;
-  std::vector<float> logits_;
+  std::unique_ptr<Drafter> drafter_;
+  Scheduler scheduler_;
+  ChatFormat chat_;
   ProgressFn progress_;
   EngineFacts facts_;
+  // Shared between threads.
+  mutable std::mutex mutex_;
+  std::condition_variable work_arrived_;
+  std::vector<Arrival> arrivals_;
+  std::vector<RequestId> cancelled_;
+  RequestId last_id_ = 0;
+  EngineStats stats_;
 };
 
-LocalEngine::LocalEngine(std::unique_ptr<LoadedModel> model, std::unique_ptr<KvCacheSet> cache, SequenceId sequence,
-                         std::optional<ChatTemplate> chat_template, std::string chat_template_error,
-                         const EngineOptions& options)
-    : model_(std::move(model)),
-      cache_(std::move(cache)),
-      sequence_(sequence),
-      chat_template_(std::move(chat_template)),
-      chat_template_error_(std::move(chat_template_error)),
-      logits_(static_cast<size_t>(model_->config().vocabulary_size)),
+LocalEngine::LocalEngine(Parts parts, const EngineOptions& options, int32_t step_tokens)
+    : model_(std::move(parts.model)),
+      cache_(std::move(parts.cache)),
+      drafter_(std::move(parts.drafter)),
+      scheduler_(model_->runner(), *cache_,
+                 {.max_sequences = parts.budget.shape.max_sequences,
+                  .step_tokens = step_tokens,
+                  .drafter = drafter_.get(),
+                  .max_drafts = options.speculation.max_drafts}),
+      chat_(read_chat_format(*model_)),
       progress_(options.progress) {
   const ModelConfig& config = model_->config();
-  cached_.reserve(static_cast<size_t>(model_->context()));
   facts_ = {.architecture = config.architecture,
             .model_name = config.name,
             .kv_format = cache_->format(),
@@ -112,7 +152,10 @@ LocalEngine::LocalEngine(std::unique_ptr<LoadedModel> model, std::unique_ptr<KvC
             .weights = std::string(model_->runner().weights()),
             .threads = model_->pool().num_threads(),
             .context = model_->context(),
-            .num_layers = config.num_layers()};
+            .num_layers = config.num_layers(),
+            .max_sequences = parts.budget.shape.max_sequences,
+            .kv_memory = parts.budget.arithmetic};
+  stats_ = scheduler_.stats();
 }
 
 Result<std::vector<int32_t>> LocalEngine::encode_prompt(std::string_view text) const {
@@ -123,7 +166,7 @@ Result<std::vector<int32_t>> LocalEngine::encode_prompt(std::string_view text) c
 }
 
 Result<std::vector<int32_t>> LocalEngine::encode_chat(std::span<const ChatTurn> turns) const {
-  if (!chat_template_) return failure(StatusCode::kUnsupported, chat_template_error_);
+  if (!chat_.chat_template) return failure(StatusCode::kUnsupported, chat_.error);
   const Tokenizer& tokenizer = model_->tokenizer();
   const auto text_of = [&](std::optional<int32_t> id) {
     return id ? std::string(tokenizer.token_bytes(*id, true)) : std::string();
@@ -131,7 +174,7 @@ Result<std::vector<int32_t>> LocalEngine::encode_chat(std::span<const ChatTurn> 
   std::vector<ChatMessage> messages;
   for (const ChatTurn& turn : turns) messages.push_back({.role = turn.role, .content = turn.content});
   KVANT_ASSIGN_OR_FAIL(const std::vector<PromptPiece> pieces,
-                       chat_template_->render(messages, true, text_of(tokenizer.bos()), text_of(tokenizer.eos())));
+                       chat_.chat_template->render(messages, true, text_of(tokenizer.bos()), text_of(tokenizer.eos())));
   std::vector<int32_t> ids = tokenizer.encode(pieces);
   // One BOS, whether the template writes it, the file asks for it, or both.
   if (const std::optional<int32_t> bos = tokenizer.bos(); bos && tokenizer.add_bos()) {
@@ -141,134 +184,117 @@ Result<std::vector<int32_t>> LocalEngine::encode_chat(std::span<const ChatTurn> 
   return ids;
 }
 
-Status LocalEngine::check(const GenerateRequest& request) const {
-  if (request.prompt.empty())
-    return {StatusCode::kInvalidArgument, "the prompt is empty; at least one token is needed"};
-  if (request.max_tokens < 1) {
-    return {StatusCode::kInvalidArgument,
-            fmt::format("max_tokens {} asks for nothing; at least 1 is needed", request.max_tokens)};
-  }
-  KVANT_RETURN_IF_ERROR(ops::validate(sampling_params(request.sampling)));
-  if (std::ssize(request.prompt) >= model_->context()) {
-    return {StatusCode::kInvalidArgument,
-            fmt::format("the prompt has {} tokens and the context holds {}, of which one is needed for the answer; "
-                        "shorten the prompt{}",
-                        request.prompt.size(), model_->context(),
-                        model_->context() < model_->config().context_limit ? " or raise the context" : "")};
-  }
-  return {};
+Result<RequestId> LocalEngine::submit(GenerateRequest request) {
+  const auto ends = model_->tokenizer().end_of_turn();
+  TokenRequest out{.prompt = request.prompt,
+                   .sampling = sampling_params(request.sampling),
+                   .max_tokens = request.max_tokens,
+                   .logprobs = request.logprobs,
+                   .salt = request.cache_salt};
+  if (!request.ignore_end_of_turn) out.end_tokens.assign(ends.begin(), ends.end());
+  KVANT_FAIL_IF_ERROR(scheduler_.check(out));
+  // Shared by two callbacks, which are copied.
+  const auto answer = std::make_shared<Answer>(model_->tokenizer(), request);
+  out.on_token = [answer](int32_t token, const TokenLogprobs* logprobs) { return answer->take(token, logprobs); };
+  out.on_finish = [answer](const TokenResult& result) { answer->finish(result); };
+  const std::lock_guard lock(mutex_);
+  arrivals_.push_back({.id = ++last_id_, .request = std::move(out)});
+  work_arrived_.notify_all();
+  return last_id_;
 }
 
-Status LocalEngine::feed(std::span<const int32_t> tokens, RowPhase phase, LogitsWanted logits) {
-  const BatchRow row{.cache = cache_.get(), .sequence = sequence_, .tokens = tokens, .phase = phase, .logits = logits};
-  KVANT_RETURN_IF_ERROR(model_->runner().forward({&row, 1}, logits_.data()));
-  cached_.insert(cached_.end(), tokens.begin(), tokens.end());
-  return {};
+void LocalEngine::cancel(RequestId id) {
+  const std::lock_guard lock(mutex_);
+  cancelled_.push_back(id);
 }
 
-void LocalEngine::forget() {
-  cache_->keep_prefix(sequence_, 0);
-  cached_.clear();
-}
-
-Status LocalEngine::read_prompt(std::span<const int32_t> prompt, Generation& out) {
-  const auto differs = std::mismatch(prompt.begin(), prompt.end(), cached_.begin(), cached_.end());
-  const auto common = differs.first - prompt.begin();
-  // The last prompt token is always run: its logits are needed.
-  const int32_t keep = cache_->keep_prefix(sequence_, static_cast<int32_t>(std::min(common, std::ssize(prompt) - 1)));
-  cached_.resize(static_cast<size_t>(keep));
-  out.prompt_tokens = static_cast<int32_t>(prompt.size());
-  out.reused_tokens = keep;
-  const int64_t total = std::ssize(prompt);
-  for (int64_t done = keep; done < total;) {
-    if (progress_ && total - keep > kPromptSlice) progress_("reading the prompt", done, total);
-    // Slices end at fixed positions, so that a reused prefix does not shift them.
-    const int64_t end = std::min(total, (done / kPromptSlice + 1) * kPromptSlice);
-    KVANT_RETURN_IF_ERROR(feed(prompt.subspan(static_cast<size_t>(done), static_cast<size_t>(end - done)),
-                               done == 0 ? RowPhase::kPrefill : RowPhase::kExtend,
-                               end == total ? LogitsWanted::kLast : LogitsWanted::kNone));
-    done = end;
+bool LocalEngine::step() {
+  {
+    const std::lock_guard lock(mutex_);
+    for (Arrival& arrival : arrivals_) scheduler_.submit(arrival.id, std::move(arrival.request));
+    arrivals_.clear();
+    for (const RequestId id : cancelled_) scheduler_.cancel(id);
+    cancelled_.clear();
   }
-  if (progress_ && total - keep > kPromptSlice) progress_("reading the prompt", total, total);
-  return {};
+  const bool worked = scheduler_.step();
+  const std::lock_guard lock(mutex_);
+  stats_ = scheduler_.stats();
+  return worked || has_work();
 }
 
-Status LocalEngine::write_answer(const GenerateRequest& request, Generation& out) {
-  const std::span<const int32_t> ends = model_->tokenizer().end_of_turn();
-  const int32_t room = model_->context() - static_cast<int32_t>(request.prompt.size());
-  const int32_t max_tokens = std::min(request.max_tokens, room);
-  out.token_ids.reserve(static_cast<size_t>(max_tokens));
-  std::vector<int32_t> history = request.prompt;
-  history.reserve(request.prompt.size() + static_cast<size_t>(max_tokens));
-  ops::Sampler sampler(sampling_params(request.sampling));
-  TextStream stream(model_->tokenizer(), request, out.text);
-  out.finish_reason = FinishReason::kLength;
-  for (int32_t count = 0; count < max_tokens; ++count) {
-    if (count > 0) KVANT_RETURN_IF_ERROR(feed({&out.token_ids.back(), 1}, RowPhase::kDecode, LogitsWanted::kLast));
-    const int32_t token = sampler.sample(logits_, history, history.size());
-    if (!request.ignore_end_of_turn && std::find(ends.begin(), ends.end(), token) != ends.end()) {
-      out.finish_reason = FinishReason::kStop;
-      break;
-    }
-    out.token_ids.push_back(token);
-    history.push_back(token);
-    stream.push(token);
-    if (stream.stopped()) {
-      out.finish_reason = FinishReason::kStop;
-      break;
-    }
-  }
-  stream.finish();
-  if (stream.stopped()) out.finish_reason = FinishReason::kStop;
-  return {};
+bool LocalEngine::wait_for_work(std::chrono::milliseconds timeout) {
+  std::unique_lock lock(mutex_);
+  return work_arrived_.wait_for(lock, timeout, [&] { return has_work(); });
+}
+
+EngineStats LocalEngine::stats() const {
+  const std::lock_guard lock(mutex_);
+  EngineStats out = stats_;
+  out.waiting += static_cast<int32_t>(arrivals_.size());
+  return out;
 }
 
 Result<Generation> LocalEngine::generate(const GenerateRequest& request) {
-  KVANT_FAIL_IF_ERROR(check(request));
-  Generation out;
-  const Clock::time_point start = Clock::now();
-  if (Status status = read_prompt(request.prompt, out); !status.ok()) {
-    forget();
-    return failure(std::move(status));
+  std::optional<Generation> out;
+  GenerateRequest watched = request;
+  watched.on_finish = [&](const Generation& generation) {
+    out = generation;
+    if (request.on_finish) request.on_finish(generation);
+  };
+  KVANT_ASSIGN_OR_FAIL(const RequestId id, submit(std::move(watched)));
+  const int64_t total = std::ssize(request.prompt);
+  const bool reports = progress_ && total > kShortPrompt;
+  while (!out) {
+    if (reports) progress_("reading the prompt", std::min<int64_t>(scheduler_.computed_tokens(id), total), total);
+    if (!step() && !out) return failure(StatusCode::kInternal, "the scheduler lost a request");
   }
-  out.prompt_seconds = seconds_since(start);
-  const Clock::time_point answer_start = Clock::now();
-  if (Status status = write_answer(request, out); !status.ok()) {
-    forget();
-    return failure(std::move(status));
-  }
-  out.generation_seconds = seconds_since(answer_start);
-  return out;
+  if (out->finish_reason == FinishReason::kError) return failure(out->status);
+  return *std::move(out);
 }
 
 }  // namespace
 
 Result<std::unique_ptr<Engine>> Engine::load(const EngineOptions& options) {
-  KVANT_ASSIGN_OR_FAIL(std::unique_ptr<LoadedModel> model, LoadedModel::load({.model = options.model,
-                                                                              .kv_profile = options.kv_profile,
-                                                                              .weights = options.weights,
-                                                                              .threads = options.threads,
-                                                                              .context = options.context,
-                                                                              .max_requests = options.max_sequences,
-                                                                              .page_size = options.page_size,
-                                                                              .cache_dir = options.cache_dir,
-                                                                              .progress = options.progress,
-                                                                              .notice = options.notice,
-                                                                              .kv = {options.kv}}));
-  KVANT_ASSIGN_OR_FAIL(std::unique_ptr<KvCacheSet> cache,
-                       model->create_cache(options.kv, options.max_sequences, model->context()));
-  KVANT_ASSIGN_OR_FAIL(const SequenceId sequence, cache->add_sequence());
-  // A model without a usable chat template still completes plain prompts.
-  std::optional<ChatTemplate> chat_template;
-  std::string chat_template_error = "the model has no chat template; use a plain prompt";
-  if (const auto source = model->file().get_string("tokenizer.chat_template")) {
-    if (auto parsed = ChatTemplate::parse(*source))
-      chat_template.emplace(*std::move(parsed));
-    else
-      chat_template_error = fmt::format("the model's chat template cannot be used: {}", parsed.error().message());
+  if (options.batch_invariant && options.weights == WeightFormat::kBf16) {
+    return failure(StatusCode::kUnsupported,
+                   "bf16 products may depend on the batch, and batch-invariant results were asked for; use f32 or int8 "
+                   "weights");
   }
-  return std::unique_ptr<Engine>(std::make_unique<LocalEngine>(
-      std::move(model), std::move(cache), sequence, std::move(chat_template), std::move(chat_template_error), options));
+  const int32_t step_tokens = std::max(options.step_tokens > 0 ? options.step_tokens : kDefaultBatchTokens,
+                                       2 * std::max(1, options.max_sequences));
+  LocalEngine::Parts parts;
+  KVANT_ASSIGN_OR_FAIL(parts.model, LoadedModel::load({.model = options.model,
+                                                       .kv_profile = options.kv_profile,
+                                                       .weights = options.weights,
+                                                       .threads = options.threads,
+                                                       .context = options.context,
+                                                       .max_requests = options.max_sequences,
+                                                       .max_batch_tokens = step_tokens,
+                                                       .page_size = options.page_size,
+                                                       .cache_dir = options.cache_dir,
+                                                       .progress = options.progress,
+                                                       .notice = options.notice,
+                                                       .kv = {options.kv}}));
+  const CacheRequest wanted{.max_sequences = options.max_sequences,
+                            .max_tokens = parts.model->context(),
+                            .prefix_cache = options.prefix_cache,
+                            .batch_invariant = options.batch_invariant};
+  KVANT_ASSIGN_OR_FAIL(parts.budget, parts.model->plan_cache(options.kv, wanted, options.kv_memory));
+  if (parts.budget.shape.max_sequences < options.max_sequences && options.notice) {
+    options.notice(fmt::format("the KV budget holds {} sequences at once, not {}: {}", parts.budget.shape.max_sequences,
+                               options.max_sequences, parts.budget.arithmetic));
+  }
+  CacheRequest granted = wanted;
+  granted.max_sequences = parts.budget.shape.max_sequences;
+  granted.pool_tokens = parts.budget.shape.pool_tokens;
+  KVANT_ASSIGN_OR_FAIL(parts.cache, parts.model->create_cache(options.kv, granted));
+  switch (options.speculation.kind) {
+    case Speculation::Kind::kNone: break;
+    case Speculation::Kind::kNgram: parts.drafter = std::make_unique<NgramDrafter>(); break;
+    case Speculation::Kind::kDraft:
+      return failure(StatusCode::kUnsupported, "speculation by a draft model is not built; use ngram:K");
+  }
+  return std::unique_ptr<Engine>(std::make_unique<LocalEngine>(std::move(parts), options, step_tokens));
 }
 
 }  // namespace kvant::engine

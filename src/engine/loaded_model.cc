@@ -16,9 +16,6 @@
 namespace kvant::engine {
 namespace {
 
-/// Two grid cells: prompt rows of one sequence fill a cell at most, and larger batches gain nothing on a CPU.
-constexpr int32_t kDefaultBatchTokens = 2 * attn::kPrefillGrid;
-
 Status check_context(int32_t context, const ModelConfig& config) {
   if (context >= 0 && context <= config.context_limit) return {};
   return {StatusCode::kInvalidArgument,
@@ -161,8 +158,20 @@ Runner& LoadedModel::runner() { return *impl_->runner; }
 ThreadPool& LoadedModel::pool() { return *impl_->pool; }
 int32_t LoadedModel::context() const { return impl_->options.context; }
 
-Result<std::unique_ptr<KvCacheSet>> LoadedModel::create_cache(const attn::KvSpec& spec, int32_t max_sequences,
-                                                              int32_t max_tokens) {
+Result<KvBudget> LoadedModel::plan_cache(const attn::KvSpec& spec, const CacheRequest& request,
+                                         const KvMemory& memory) const {
+  const attn::KvSpec resolved = attn::resolve_kv_spec(spec, config().kv_dtype);
+  KVANT_ASSIGN_OR_FAIL(const auto groups, make_layer_groups(config(), resolved, impl_->options.page_size));
+  return plan_kv_budget(groups,
+                        {.page_size = impl_->options.page_size,
+                         .max_sequences = request.max_sequences,
+                         .max_tokens = request.max_tokens,
+                         .pool_tokens = request.pool_tokens,
+                         .prefix_cache = request.prefix_cache},
+                        memory, free_memory_bytes());
+}
+
+Result<std::unique_ptr<KvCacheSet>> LoadedModel::create_cache(const attn::KvSpec& spec, const CacheRequest& request) {
   Impl& impl = *impl_;
   const attn::KvSpec resolved = attn::resolve_kv_spec(spec, config().kv_dtype);
   const bool may_calibrate = impl.profile == nullptr && impl.options.kv_profile != "none";
@@ -171,10 +180,13 @@ Result<std::unique_ptr<KvCacheSet>> LoadedModel::create_cache(const attn::KvSpec
   }
   return impl.runner->create_cache({.spec = resolved,
                                     .page_size = impl.options.page_size,
-                                    .max_sequences = max_sequences,
-                                    .max_tokens = max_tokens,
+                                    .max_sequences = request.max_sequences,
+                                    .max_tokens = request.max_tokens,
+                                    .pool_tokens = request.pool_tokens,
+                                    .prefix_cache = request.prefix_cache,
                                     .profile = impl.profile,
-                                    .profile_is_explicit = impl.profile_is_explicit});
+                                    .profile_is_explicit = impl.profile_is_explicit,
+                                    .batch_invariant = request.batch_invariant});
 }
 
 std::string LoadedModel::describe_scales(const KvCacheSet& cache) const {

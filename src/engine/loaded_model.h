@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "engine/cache/kv_cache_set.h"
+#include "engine/cache/kv_pools.h"
 #include "engine/cache/profile.h"
 #include "engine/loader/gguf.h"
 #include "engine/runner/runner.h"
@@ -32,6 +33,18 @@ struct LoadOptions {
   std::vector<attn::KvSpec> kv;  ///< Specs that will be asked for: checked against the model before weights are read.
 };
 
+/// Two grid cells: prompt rows of one sequence fill a cell at most, and larger batches gain nothing on a CPU.
+inline constexpr int32_t kDefaultBatchTokens = 2 * attn::kPrefillGrid;
+
+/// What a cache is wanted for.
+struct CacheRequest {
+  int32_t max_sequences = 1;
+  int32_t max_tokens = 0;   ///< Per sequence.
+  int64_t pool_tokens = 0;  ///< Of all sequences together; 0 = max_sequences * max_tokens.
+  bool prefix_cache = false;
+  bool batch_invariant = false;
+};
+
 /// A model ready to run: tokenizer, weights, thread pool, and KV profiles on demand. What Engine, `eval` and `bench`
 /// share.
 class LoadedModel {
@@ -51,7 +64,9 @@ class LoadedModel {
 
   /// A cache under a spec, `auto` included, with a profile if the spec wants one: the user's, a stored one, or one made
   /// now, once.
-  Result<std::unique_ptr<KvCacheSet>> create_cache(const attn::KvSpec& spec, int32_t max_sequences, int32_t max_tokens);
+  Result<std::unique_ptr<KvCacheSet>> create_cache(const attn::KvSpec& spec, const CacheRequest& request);
+  /// What a memory budget buys of such a cache.
+  Result<KvBudget> plan_cache(const attn::KvSpec& spec, const CacheRequest& request, const KvMemory& memory) const;
   /// KvCacheSet::scale_source with how the profile came about.
   std::string describe_scales(const KvCacheSet& cache) const;
 

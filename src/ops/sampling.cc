@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 #include <fmt/format.h>
 
@@ -42,6 +43,17 @@ Status validate(const SamplingParams& params) {
   if (!(params.repetition_penalty > 0.0f && params.repetition_penalty <= 100.0f)) {
     return out_of_range("repetition penalty", params.repetition_penalty, "above 0, up to 100; 1 is none");
   }
+  if (!(params.presence_penalty >= -100.0f && params.presence_penalty <= 100.0f))
+    return out_of_range("presence penalty", params.presence_penalty, "-100 to 100; 0 is none");
+  if (!(params.frequency_penalty >= -100.0f && params.frequency_penalty <= 100.0f))
+    return out_of_range("frequency penalty", params.frequency_penalty, "-100 to 100; 0 is none");
+  for (const LogitBias& item : params.logit_bias) {
+    if (!(item.bias < std::numeric_limits<float>::infinity()))
+      return out_of_range("logit bias", item.bias, "a number, or minus infinity to forbid a token");
+    if (item.token < 0) {
+      return {StatusCode::kInvalidArgument, fmt::format("logit bias of token {}: needs a token id", item.token)};
+    }
+  }
   return {};
 }
 
@@ -70,32 +82,102 @@ void log_softmax(std::span<const float> logits, std::span<float> out) {
   for (size_t i = 0; i < logits.size(); ++i) out[i] = static_cast<float>(logits[i] - log_sum);
 }
 
-int32_t Sampler::sample(std::span<float> logits, std::span<const int32_t> seen, uint64_t step) {
-  penalise(logits, seen);
-  if (params_.temperature == 0.0f || params_.top_k == 1) return argmax(logits);
+std::vector<int32_t> most_likely(std::span<const float> logprobs, int32_t count) {
+  std::vector<int32_t> tokens(logprobs.size());
+  std::iota(tokens.begin(), tokens.end(), 0);
+  const auto end = tokens.begin() + std::min<std::ptrdiff_t>(count, std::ssize(tokens));
+  std::partial_sort(tokens.begin(), end, tokens.end(), [&](int32_t a, int32_t b) {
+    return more_likely(logprobs[static_cast<size_t>(a)], a, logprobs[static_cast<size_t>(b)], b);
+  });
+  tokens.erase(end, tokens.end());
+  return tokens;
+}
+
+int32_t Sampler::sample(std::span<float> logits, const TokenHistory& history, uint64_t step) {
+  if (is_greedy()) {
+    adjust(logits, history);
+    return argmax(logits);
+  }
+  return draw(distribution(logits, history), random_unit(params_.seed, step));
+}
+
+std::span<const Candidate> Sampler::distribution(std::span<float> logits, const TokenHistory& history) {
+  adjust(logits, history);
+  if (is_greedy()) {
+    candidates_.assign(1, {1.0f, argmax(logits)});
+    return candidates_;
+  }
   gather_candidates(logits);
   if (params_.top_p < 1.0f) keep_top_p();
+  // Logits without a number leave no candidate.
+  if (candidates_.empty()) candidates_.assign(1, {1.0f, argmax(logits)});
+  return candidates_;
+}
 
+int32_t Sampler::draw(std::span<const Candidate> candidates, double unit) const {
   double sum = 0.0;
-  for (const Candidate& candidate : candidates_) sum += candidate.weight;
-  double remaining = random_unit(params_.seed, step) * sum;
-  for (const Candidate& candidate : candidates_) {
+  for (const Candidate& candidate : candidates) sum += candidate.weight;
+  double remaining = unit * sum;
+  for (const Candidate& candidate : candidates) {
     remaining -= candidate.weight;
     if (remaining < 0.0) return candidate.token;
   }
-  // Rounding may leave a sliver behind the last one, and logits without a number leave no candidate.
-  return candidates_.empty() ? argmax(logits) : candidates_.back().token;
+  // Rounding may leave a sliver behind the last one.
+  return candidates.back().token;
 }
 
-void Sampler::penalise(std::span<float> logits, std::span<const int32_t> seen) {
-  if (params_.repetition_penalty == 1.0f) return;
-  penalised_.assign(logits.size(), false);
-  for (const int32_t token : seen) {
-    const auto index = static_cast<size_t>(token);
-    if (token < 0 || index >= logits.size() || penalised_[index]) continue;
-    penalised_[index] = true;
-    float& logit = logits[index];
+int32_t Sampler::verify(std::span<float> logits, const TokenHistory& history, int32_t draft,
+                        std::span<const Candidate> proposal, uint64_t step, bool& accepted) {
+  // Keeps the two draws apart from each other and from those of `sample`.
+  constexpr uint64_t kAcceptSalt = 0x5bf03635f0935ad1u, kRestSalt = 0xc2b2ae3d27d4eb4fu;
+  const std::span<const Candidate> target = distribution(logits, history);
+  const auto sum_of = [](std::span<const Candidate> candidates) {
+    double sum = 0.0;
+    for (const Candidate& candidate : candidates) sum += candidate.weight;
+    return sum;
+  };
+  const double p_sum = sum_of(target), q_sum = sum_of(proposal);
+  proposed_.resize(std::max(proposed_.size(), logits.size()), 0.0f);
+  for (const Candidate& candidate : proposal) proposed_[static_cast<size_t>(candidate.token)] = candidate.weight;
+  const auto q_of = [&](int32_t token) { return proposed_[static_cast<size_t>(token)] / q_sum; };
+
+  double p_draft = 0.0;
+  rest_.clear();
+  for (const Candidate& candidate : target) {
+    const double p = candidate.weight / p_sum;
+    if (candidate.token == draft) p_draft = p;
+    if (const double beyond = p - q_of(candidate.token); beyond > 0.0)
+      rest_.push_back({static_cast<float>(beyond), candidate.token});
+  }
+  accepted = random_unit(params_.seed ^ kAcceptSalt, step) * q_of(draft) < p_draft;
+  for (const Candidate& candidate : proposal) proposed_[static_cast<size_t>(candidate.token)] = 0.0f;
+  if (accepted) return draft;
+  // Equal distributions differ by rounding only.
+  if (rest_.empty()) return draw(target, random_unit(params_.seed ^ kRestSalt, step));
+  return draw(rest_, random_unit(params_.seed ^ kRestSalt, step));
+}
+
+void Sampler::adjust(std::span<float> logits, const TokenHistory& history) {
+  for (const LogitBias& item : params_.logit_bias)
+    if (static_cast<size_t>(item.token) < logits.size()) logits[static_cast<size_t>(item.token)] += item.bias;
+  const bool counts_matter = params_.presence_penalty != 0.0f || params_.frequency_penalty != 0.0f;
+  if (params_.repetition_penalty == 1.0f && !counts_matter) return;
+  // Every token that occurs gets a mark, and a count of its occurrences in the answer.
+  constexpr int32_t kMark = 1 << 30;
+  counts_.resize(std::max(counts_.size(), logits.size()), 0);
+  const auto in_vocabulary = [&](int32_t token) { return token >= 0 && static_cast<size_t>(token) < logits.size(); };
+  for (size_t i = 0; i < history.tokens.size(); ++i) {
+    if (!in_vocabulary(history.tokens[i])) continue;
+    int32_t& count = counts_[static_cast<size_t>(history.tokens[i])];
+    count |= kMark;
+    if (static_cast<int64_t>(i) >= history.prompt_tokens) ++count;
+  }
+  for (const int32_t token : history.tokens) {
+    if (!in_vocabulary(token) || counts_[static_cast<size_t>(token)] == 0) continue;
+    const int32_t count = std::exchange(counts_[static_cast<size_t>(token)], 0) & ~kMark;
+    float& logit = logits[static_cast<size_t>(token)];
     logit = logit > 0.0f ? logit / params_.repetition_penalty : logit * params_.repetition_penalty;
+    if (count > 0) logit -= params_.presence_penalty + params_.frequency_penalty * static_cast<float>(count);
   }
 }
 

@@ -105,49 +105,9 @@ TEST_P(RunnerTest, GivesAllPagesBack) {
   EXPECT_EQ(cache->exact_pages_used(), 0);
 }
 
-TEST_P(RunnerTest, ReusesAPrefixLikeAFreshRun) {
-  const std::vector<int32_t> prompt = testing::random_tokens(600, model_->vocabulary(), 31);
-  std::vector<int32_t> next(prompt.begin(), prompt.begin() + 560);
-  const std::vector<int32_t> rest = testing::random_tokens(50, model_->vocabulary(), 32);
-  next.insert(next.end(), rest.begin(), rest.end());
-
-  const auto cache = model_->cache(GetParam(), profile_);
-  const SequenceId sequence = cache->add_sequence().value();
-  model_->run(*cache, sequence, prompt, RowPhase::kPrefill);
-  for (int32_t i = 0; i < 70; ++i)
-    model_->run(*cache, sequence, testing::random_tokens(1, model_->vocabulary(), 77), RowPhase::kDecode);
-  const int32_t kept = cache->keep_prefix(sequence, 560);
-  EXPECT_EQ(kept, cache->groups()[0].spec.edges.enabled() ? 512 : 560);
-  const std::vector<float> hit =
-      model_->run(*cache, sequence, std::span(next).subspan(static_cast<size_t>(kept)), RowPhase::kExtend);
-
-  const auto fresh = model_->cache(GetParam(), profile_);
-  const std::vector<float> miss = chunked(*fresh, next, next.size());
-  EXPECT_LT(testing::largest_difference(hit, miss), test::reordering_tolerance());
-}
-
 INSTANTIATE_TEST_SUITE_P(Specs, RunnerTest,
                          ::testing::Values("f32", "bf16", "e4m3", "e4m3-plain", "nvfp4", "nvfp4-plain",
                                            "nvfp4:edges=0,32", "nvfp4:edges=40,0"));
-
-TEST_F(RunnerTest, FallsBackToAnEarlierGridPointWhenItsTailIsGone) {
-  const auto cache = model_->cache("nvfp4", profile_);
-  const SequenceId sequence = cache->add_sequence().value();
-  model_->run(*cache, sequence, testing::random_tokens(600, model_->vocabulary(), 31), RowPhase::kPrefill);
-  // 256 lies in the prompt, but its exact tail aged long ago.
-  EXPECT_EQ(cache->keep_prefix(sequence, 300), 0);
-  EXPECT_EQ(cache->length(sequence), 0);
-  EXPECT_EQ(cache->base_pages_used() + cache->exact_pages_used(), 0);
-}
-
-TEST_F(RunnerTest, KeepsNothingOfDecodedTokensUnderExactEdges) {
-  const auto cache = model_->cache("nvfp4", profile_);
-  const SequenceId sequence = cache->add_sequence().value();
-  model_->run(*cache, sequence, testing::random_tokens(250, model_->vocabulary(), 31), RowPhase::kPrefill);
-  for (int32_t i = 0; i < 10; ++i)
-    model_->run(*cache, sequence, testing::random_tokens(1, model_->vocabulary(), 77), RowPhase::kDecode);
-  EXPECT_EQ(cache->keep_prefix(sequence, 258), 0) << "a fresh run would read tokens 250 to 255 as a prompt";
-}
 
 TEST_F(RunnerTest, RollsBackDrafts) {
   const auto cache = model_->cache("nvfp4", profile_);

@@ -6,8 +6,7 @@
 
 #include <fmt/format.h>
 
-#include "engine/cache/pool_memory.h"
-#include "engine/cache/sequence_pages.h"
+#include "engine/cache/kv_cache_impl.h"
 #include "kvant/attn/append.h"
 #include "kvant/core/device.h"
 #include "kvant/core/thread_pool.h"
@@ -15,79 +14,12 @@
 namespace kvant::engine {
 namespace {
 
-constexpr int64_t kPageAlignment = 64;
-
-int64_t page_stride(const attn::KvLayout& layout) {
-  return (layout.page_bytes() + kPageAlignment - 1) / kPageAlignment * kPageAlignment;
-}
-
 bool takes_from_profile(const attn::KvSpec& spec, const KvCacheOptions& options) {
   if (options.profile == nullptr || !spec.quantised() || spec_is_plain(spec)) return false;
   return spec_wants_profile(spec) || options.profile_is_explicit;
 }
 
-struct Sequence {
-  bool alive = false;
-  int32_t length = 0;
-  int32_t grid_end = 0;  ///< Leading tokens that prompt chunks wrote on the prefill grid.
-
-  int32_t grid_point() const { return attn::EdgePlan::prefill_committed(grid_end); }
-};
-
-struct Layer {
-  size_t group = 0;
-  PoolMemory base_memory;
-  PoolMemory exact_memory;
-  std::vector<float> k_scales;
-  std::vector<float> v_scales;
-  attn::KvCacheView view;
-};
-
-struct Group {
-  LayerGroup info;
-  attn::AttnPlan plan;
-  SequencePages pages;
-  // One step's data.
-  std::vector<int64_t> slots;
-  std::vector<attn::PageAge> ages;
-  std::vector<int32_t> table;  ///< [max_requests, table_stride]
-};
-
 }  // namespace
-
-struct KvCacheSet::Impl {
-  KvCacheOptions options;
-  attn::AttnLimits limits;
-  std::vector<LayerGroup> infos;
-  std::vector<Group> groups;
-  std::vector<Layer> layers;
-  std::vector<Sequence> sequences;
-  PoolMemory workspace;
-  bool has_edges = false;
-  // One step's data.
-  std::vector<StepRow> step;
-  std::vector<int32_t> q_offsets;
-  std::vector<int32_t> kv_lens;
-  int32_t step_tokens = 0;
-
-  Sequence& at(SequenceId id) {
-    KVANT_CHECK(id >= 0 && id < std::ssize(sequences) && sequences[static_cast<size_t>(id)].alive);
-    return sequences[static_cast<size_t>(id)];
-  }
-  SequencePages::Extent extent(const StepRow& row) {
-    const Sequence& sequence = at(row.sequence);
-    const bool on_grid = row.phase != RowPhase::kDecode && sequence.grid_end == sequence.length;
-    const int32_t new_length = sequence.length + row.num_tokens;
-    return {.length = sequence.length,
-            .new_length = new_length,
-            .committed = row.phase == RowPhase::kDecode ? sequence.length + 1
-                                                        : attn::EdgePlan::prefill_committed(sequence.length),
-            .grid_point = attn::EdgePlan::prefill_committed(on_grid ? new_length : sequence.grid_end)};
-  }
-  Status check_step(std::span<const StepRow> rows);
-  Status create_groups(const ModelConfig& config, Stream stream);
-  Status create_layers(const ModelConfig& config);
-};
 
 Status KvCacheSet::Impl::create_groups(const ModelConfig& config, Stream stream) {
   KVANT_ASSIGN_OR_RETURN(infos, make_layer_groups(config, options.spec, options.page_size));
@@ -104,10 +36,14 @@ Status KvCacheSet::Impl::create_groups(const ModelConfig& config, Stream stream)
   for (const LayerGroup& info : infos) {
     KVANT_ASSIGN_OR_RETURN(attn::AttnPlan plan, attn::make_plan(info.desc, limits, device, num_threads,
                                                                 {.data = workspace.data(), .bytes = workspace_bytes}));
+    const PoolPages pool = pool_pages(info, pool_shape());
     SequencePages pages({.edges = info.spec.edges,
                          .page_size = options.page_size,
                          .max_sequences = options.max_sequences,
-                         .max_tokens = options.max_tokens});
+                         .max_tokens = options.max_tokens,
+                         .window = info.desc.window,
+                         .base_pages = pool.base,
+                         .exact_pages = pool.exact});
     has_edges = has_edges || pages.has_edges();
     groups.push_back(
         {.info = info, .plan = std::move(plan), .pages = std::move(pages), .slots = {}, .ages = {}, .table = {}});
@@ -190,6 +126,7 @@ Result<SequenceId> KvCacheSet::add_sequence() {
 }
 
 void KvCacheSet::remove_sequence(SequenceId sequence) {
+  impl_->stand_on(impl_->at(sequence), PrefixTree::kNone);
   impl_->at(sequence) = {};
   for (Group& group : impl_->groups) group.pages.clear(sequence);
 }
@@ -205,28 +142,28 @@ void KvCacheSet::rollback(SequenceId id, int32_t length) {
   sequence.grid_end = std::min(sequence.grid_end, length);
 }
 
-int32_t KvCacheSet::keep_prefix(SequenceId id, int32_t common) {
-  Sequence& sequence = impl_->at(id);
-  int32_t keep = std::clamp(common, 0, sequence.length);
-  if (impl_->has_edges) {
-    keep = attn::EdgePlan::prefill_committed(std::min(keep, sequence.grid_end));
-    const auto can_restore = [&](const Group& group) { return group.pages.can_restore(id, keep); };
-    while (keep > 0 && !std::all_of(impl_->groups.begin(), impl_->groups.end(), can_restore))
-      keep -= attn::kPrefillGrid;
-  }
-  for (Group& group : impl_->groups) group.pages.restore(id, keep);
-  sequence.length = keep;
-  sequence.grid_end = std::min(sequence.grid_end, keep);
-  return keep;
-}
-
 int32_t KvCacheSet::tokens_to_grid_point(int32_t position) const {
   const int32_t to_end = impl_->options.max_tokens - position;
   if (!impl_->has_edges) return to_end;
   return std::min(to_end, attn::kPrefillGrid - position % attn::kPrefillGrid);
 }
 
-Status KvCacheSet::Impl::check_step(std::span<const StepRow> rows) {
+int32_t KvCacheSet::tokens_to_ageing_point(SequenceId id) const {
+  const int32_t length = impl_->at(id).length;
+  int32_t tokens = impl_->options.max_tokens - length;
+  for (const Group& group : impl_->groups) {
+    if (!group.pages.has_edges()) continue;
+    const attn::EdgePlan& plan = group.pages.edge_plan();
+    // The least committed length at which one more page ages than at length + 1.
+    const int32_t next = (plan.aged_end(length + 1) + 1) * plan.page_size + plan.edges.tail;
+    tokens = std::min(tokens, next - (length + 1));
+  }
+  return std::max(1, tokens);
+}
+
+bool KvCacheSet::has_exact_edges() const { return impl_->has_edges; }
+
+Status KvCacheSet::Impl::check_step(std::span<const StepRow> rows) const {
   if (std::ssize(rows) > limits.max_requests) {
     return {StatusCode::kInvalidArgument,
             fmt::format("a step of {} sequences exceeds the limit of {}", rows.size(), limits.max_requests)};
@@ -243,25 +180,42 @@ Status KvCacheSet::Impl::check_step(std::span<const StepRow> rows) {
   if (tokens > limits.max_tokens)
     return {StatusCode::kInvalidArgument,
             fmt::format("a step of {} tokens exceeds the limit of {}", tokens, limits.max_tokens)};
-  for (const Group& group : groups) {
-    int32_t base = 0, exact = 0;
-    for (const StepRow& row : rows) {
-      const SequencePages::Need need = group.pages.need(row.sequence, extent(row));
-      base += need.base_pages;
-      exact += std::max(0, need.exact_pages);
-    }
-    if (base > group.pages.base().num_free() || exact > group.pages.exact().num_free()) {
-      return {StatusCode::kResourceExhausted,
-              fmt::format("the KV cache is full: {} base and {} exact pages are needed, {} and {} are free", base,
-                          exact, group.pages.base().num_free(), group.pages.exact().num_free())};
-    }
-  }
   return {};
+}
+
+const KvCacheSet::Group* KvCacheSet::Impl::group_short_of_pages(std::span<const StepRow> rows,
+                                                                SequencePages::Need& need) const {
+  for (const Group& group : groups) {
+    need = {};
+    for (const StepRow& row : rows) {
+      const SequencePages::Need more = group.pages.need(row.sequence, extent(row));
+      need.base_pages += more.base_pages;
+      need.exact_pages += more.exact_pages;
+    }
+    if (need.base_pages > group.pages.base().num_free() || need.exact_pages > group.pages.exact().num_free())
+      return &group;
+  }
+  return nullptr;
+}
+
+bool KvCacheSet::make_room(std::span<const StepRow> rows) {
+  SequencePages::Need need;
+  while (impl_->group_short_of_pages(rows, need) != nullptr)
+    if (!impl_->evict_prefix()) return false;
+  return true;
 }
 
 Status KvCacheSet::begin_step(std::span<const StepRow> rows) {
   Impl& impl = *impl_;
   KVANT_RETURN_IF_ERROR(impl.check_step(rows));
+  if (!make_room(rows)) {
+    SequencePages::Need need;
+    const Group* group = impl.group_short_of_pages(rows, need);
+    return {
+        StatusCode::kResourceExhausted,
+        fmt::format("the KV cache is full: {} base and {} exact pages are needed, {} and {} are free", need.base_pages,
+                    need.exact_pages, group->pages.base().num_free(), group->pages.exact().num_free())};
+  }
   impl.step.assign(rows.begin(), rows.end());
   int32_t tokens = 0;
   for (size_t r = 0; r < rows.size(); ++r) {
@@ -273,11 +227,15 @@ Status KvCacheSet::begin_step(std::span<const StepRow> rows) {
   for (Group& group : impl.groups) {
     group.ages.clear();
     const auto stride = static_cast<size_t>(group.pages.table_stride());
+    // All sequences drop and age before any takes new pages: a full pool may live on what this step frees.
+    for (const StepRow& row : rows) {
+      group.pages.drop_before_window(row.sequence, impl.extent(row).length);
+      if (!group.pages.ages_after_append()) group.pages.age(row.sequence, impl.extent(row), group.ages);
+    }
     size_t slot = 0;
     for (size_t r = 0; r < rows.size(); ++r) {
       const SequenceId sequence = rows[r].sequence;
       const SequencePages::Extent extent = impl.extent(rows[r]);
-      if (!group.pages.ages_after_append()) group.pages.age(sequence, extent, group.ages);
       group.pages.add_pages(sequence, extent);
       for (int32_t position = extent.length; position < extent.new_length; ++position)
         group.slots[slot++] = group.pages.slot(sequence, position);
@@ -399,6 +357,18 @@ std::string KvCacheSet::scale_source() const {
 bool KvCacheSet::uses_profile() const {
   return std::any_of(impl_->infos.begin(), impl_->infos.end(),
                      [&](const LayerGroup& group) { return takes_from_profile(group.spec, impl_->options); });
+}
+
+int64_t KvCacheSet::base_pages() const {
+  int64_t pages = 0;
+  for (const Group& group : impl_->groups) pages += group.pages.base().num_pages();
+  return pages;
+}
+
+int64_t KvCacheSet::exact_pages() const {
+  int64_t pages = 0;
+  for (const Group& group : impl_->groups) pages += group.pages.exact().num_pages();
+  return pages;
 }
 
 int64_t KvCacheSet::base_pages_used() const {

@@ -4,6 +4,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "engine/cache/layer_groups.h"
@@ -30,6 +31,8 @@ struct KvCacheOptions {
   int32_t page_size = 16;
   int32_t max_sequences = 1;
   int32_t max_tokens = 0;                    ///< Per sequence.
+  int64_t pool_tokens = 0;                   ///< Of all sequences together; 0 = max_sequences * max_tokens.
+  bool prefix_cache = false;                 ///< Keep pages of finished sequences for prompts that start alike.
   std::shared_ptr<const KvProfile> profile;  ///< Shared by the caches of one model. Ignored by 16-bit and plain specs.
   /// The user named the profile: FP8 specs without conditioning take their scales from it too, instead of 1.
   bool profile_is_explicit = false;
@@ -63,14 +66,32 @@ class KvCacheSet {
 
   /// Drops rejected drafts: the newest tokens, none of which may lie in an aged page.
   void rollback(SequenceId sequence, int32_t length);
-  /// Keeps as much of the first `common` tokens as a fresh run over them would hold byte for byte, and returns how
-  /// many. Without exact edges that is `common`; with them it is the last grid point that prompt chunks reached and
-  /// whose exact tail is still held.
-  int32_t keep_prefix(SequenceId sequence, int32_t common);
 
   /// How many tokens of a prompt chunk may go into one step from `position` on: up to the next grid point when the
   /// cache has exact edges.
   int32_t tokens_to_grid_point(int32_t position) const;
+  /// How many tokens a decode row of this sequence may have such that none of them, decoded alone, would see a page
+  /// aged that the first one sees exact. At least 1.
+  int32_t tokens_to_ageing_point(SequenceId sequence) const;
+  bool has_exact_edges() const;
+
+  /// Lets an empty sequence start with what the prefix cache holds of `tokens`, and returns how many tokens that is:
+  /// less than all of them, and what a fresh run over them as a prompt would hold byte for byte. Under exact edges
+  /// prefixes end at grid points. Only prefixes published under the same salt are found.
+  int32_t reuse_prefix(SequenceId sequence, std::span<const int32_t> tokens, std::string_view salt);
+  /// Offers a sequence's whole pages to the prefix cache. `tokens` are all of the sequence's, of which the cache may
+  /// hold fewer. To be called after every step, since exact tails are there for a while only.
+  void publish_prefix(SequenceId sequence, std::span<const int32_t> tokens, std::string_view salt);
+  /// Forgets every prefix that no sequence stands on.
+  void clear_prefixes();
+  int32_t num_prefix_blocks() const;
+
+  /// Whether these rows find pages for one step; cached prefixes are given up for them, the least recently used first.
+  bool make_room(std::span<const StepRow> rows);
+  /// kResourceExhausted when a sequence of `length` tokens exceeds the pools even alone.
+  Status check_fits_alone(int32_t length) const;
+  /// Gives up cached prefixes until there are free base pages for this many tokens; false when that is not enough.
+  bool make_token_room(int64_t tokens);
 
   /// Reserves pages, ages what falls out of the tail, and prepares slots and tables. On failure nothing has changed.
   Status begin_step(std::span<const StepRow> rows);
@@ -106,8 +127,13 @@ class KvCacheSet {
   /// Pages in use over all groups.
   int64_t base_pages_used() const;
   int64_t exact_pages_used() const;
+  int64_t base_pages() const;
+  int64_t exact_pages() const;
 
  private:
+  struct Sequence;
+  struct Layer;
+  struct Group;
   struct Impl;
   explicit KvCacheSet(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -13,6 +14,7 @@ class PageAllocator {
 
   int32_t num_pages() const { return static_cast<int32_t>(holders_.size()); }
   int32_t num_free() const { return static_cast<int32_t>(free_.size()); }
+  int32_t holders(int32_t page) const { return holders_[static_cast<size_t>(page)]; }
   int32_t num_used() const { return num_pages() - num_free(); }
 
   /// A page with one holder. There must be a free one.

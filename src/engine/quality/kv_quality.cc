@@ -49,7 +49,8 @@ class Measurement {
 
   Status add_cache(const attn::KvSpec& spec) {
     MeasuredCache entry;
-    KVANT_ASSIGN_OR_RETURN(entry.cache, model_.create_cache(spec, options_.chunks, options_.context));
+    KVANT_ASSIGN_OR_RETURN(
+        entry.cache, model_.create_cache(spec, {.max_sequences = options_.chunks, .max_tokens = options_.context}));
     for (int32_t chunk = 0; chunk < options_.chunks; ++chunk) {
       KVANT_ASSIGN_OR_RETURN(const SequenceId sequence, entry.cache->add_sequence());
       entry.sequences.push_back(sequence);

@@ -152,8 +152,73 @@ TEST(Sampler, RepeatsItsDrawsForTheSameSeed) {
 TEST(Sampler, PenalisesEachSeenTokenOnce) {
   Sampler sampler({.repetition_penalty = 2.0f});
   std::vector<float> logits = {4.0f, 3.0f, -1.0f, 0.5f};
-  EXPECT_EQ(sampler.sample(logits, std::vector<int32_t>{0, 0, 2, 77, -1}, 0), 1);
+  const std::vector<int32_t> seen = {0, 0, 2, 77, -1};
+  EXPECT_EQ(sampler.sample(logits, {.tokens = seen, .prompt_tokens = 2}, 0), 1);
   EXPECT_EQ(logits, (std::vector<float>{2.0f, 3.0f, -2.0f, 0.5f}));
+}
+
+TEST(Sampler, PenalisesTheAnswerByPresenceAndFrequency) {
+  Sampler sampler({.presence_penalty = 0.5f, .frequency_penalty = 0.25f});
+  std::vector<float> logits = {4.0f, 3.0f, -1.0f, 0.5f};
+  const std::vector<int32_t> seen = {0, 1, 2, 1, 1, 3};
+  EXPECT_EQ(sampler.sample(logits, {.tokens = seen, .prompt_tokens = 3}, 0), 0) << "prompt tokens do not count";
+  EXPECT_EQ(logits, (std::vector<float>{4.0f, 2.0f, -1.0f, -0.25f}));
+}
+
+TEST(Sampler, AddsBiasBeforeAnythingElse) {
+  Sampler sampler(
+      {.logit_bias = {{.token = 2, .bias = 3.0f}, {.token = 1, .bias = -kInfinity}, {.token = 99, .bias = 1}}});
+  std::vector<float> logits = {4.0f, 30.0f, 1.5f};
+  EXPECT_EQ(sampler.sample(logits, {}, 0), 2);
+}
+
+TEST(Sampler, VerifiesDraftsWithoutChangingTheDistribution) {
+  const std::vector<double> target = {0.30, 0.05, 0.20, 0.10, 0.15, 0.05, 0.10, 0.05};
+  const std::vector<double> proposal = {0.05, 0.40, 0.20, 0.00, 0.05, 0.10, 0.15, 0.05};
+  constexpr float kTemperature = 0.7f;
+  constexpr int kDraws = 200'000;
+  Sampler drafter({.temperature = kTemperature, .seed = 5});
+  Sampler sampler({.temperature = kTemperature, .seed = 6});
+  std::vector<int> counts(target.size(), 0);
+  int num_accepted = 0;
+  for (uint64_t step = 0; step < kDraws; ++step) {
+    std::vector<float> q_logits = logits_of(proposal), p_logits = logits_of(target);
+    const int32_t draft = drafter.sample(q_logits, {}, step);
+    q_logits = logits_of(proposal);
+    bool accepted = false;
+    ++counts[static_cast<size_t>(
+        sampler.verify(p_logits, {}, draft, drafter.distribution(q_logits, {}), step, accepted))];
+    num_accepted += accepted ? 1 : 0;
+  }
+  const auto tempered = [&](std::vector<double> values) {
+    double sum = 0.0;
+    for (double& value : values) sum += value = std::pow(value, 1.0 / kTemperature);
+    for (double& value : values) value /= sum;
+    return values;
+  };
+  const std::vector<double> p = tempered(target), q = tempered(proposal);
+  double chi_squared = 0.0, overlap = 0.0;
+  for (size_t i = 0; i < p.size(); ++i) {
+    chi_squared += std::pow(counts[i] - kDraws * p[i], 2) / (kDraws * p[i]);
+    overlap += std::min(p[i], q[i]);
+  }
+  EXPECT_LT(chi_squared, 24.3) << "7 degrees of freedom, 0.1 %";
+  EXPECT_NEAR(num_accepted / static_cast<double>(kDraws), overlap, 0.005) << "no draft is refused in vain";
+}
+
+TEST(Sampler, VerifiesGreedilyAtTemperatureZero) {
+  Sampler sampler({});
+  std::vector<float> logits = {1.0f, 3.0f, 2.0f};
+  bool accepted = false;
+  EXPECT_EQ(sampler.verify(logits, {}, 1, std::vector<Candidate>{{1.0f, 1}}, 0, accepted), 1);
+  EXPECT_TRUE(accepted);
+  EXPECT_EQ(sampler.verify(logits, {}, 2, std::vector<Candidate>{{1.0f, 2}}, 1, accepted), 1);
+  EXPECT_FALSE(accepted);
+}
+
+TEST(MostLikely, OrdersByProbabilityThenId) {
+  EXPECT_EQ(most_likely(std::vector<float>{-3.0f, -1.0f, -2.0f, -1.0f}, 3), (std::vector<int32_t>{1, 3, 2}));
+  EXPECT_EQ(most_likely(std::vector<float>{-3.0f}, 3), (std::vector<int32_t>{0}));
 }
 
 TEST(Sampler, NeverDrawsForbiddenTokens) {
@@ -178,6 +243,10 @@ TEST(SamplingParams, NamesTheParameterOutOfRange) {
   refused({.top_p = 1.5f}, "top-p");
   refused({.min_p = 2.0f}, "min-p");
   refused({.repetition_penalty = 0.0f}, "repetition penalty");
+  refused({.presence_penalty = kNan}, "presence penalty");
+  refused({.frequency_penalty = 101.0f}, "frequency penalty");
+  refused({.logit_bias = {{.token = -1, .bias = 0.0f}}}, "logit bias");
+  refused({.logit_bias = {{.token = 1, .bias = kNan}}}, "logit bias");
 }
 
 }  // namespace
