@@ -9,26 +9,6 @@
 // use it for many query rows.
 namespace kvant::attn::cuda {
 
-/// Which units of a tile of kKeys rows a thread expands, placed so that neither its reads of pages nor its writes of
-/// operands collide with its neighbours'.
-template <int kDim, int kKeys, int kThreads>
-struct TileUnits {
-  static constexpr int kRowUnits = kDim / 16;
-  static constexpr int kPerThread = kKeys * kRowUnits / kThreads;
-  static_assert(kPerThread * kThreads == kKeys * kRowUnits, "threads share the units evenly");
-
-  __device__ __forceinline__ static int row(int i) {
-    const int index = static_cast<int>(threadIdx.x) + i * kThreads;
-    if constexpr (kRowUnits % 4 == 0) return (index >> 2 & 1) + 2 * ((index >> 3) / (kRowUnits / 4));
-    return index / kRowUnits;
-  }
-  __device__ __forceinline__ static int unit(int i) {
-    const int index = static_cast<int>(threadIdx.x) + i * kThreads;
-    if constexpr (kRowUnits % 4 == 0) return (index & 3) + 4 * ((index >> 3) % (kRowUnits / 4));
-    return index % kRowUnits;
-  }
-};
-
 /// expand_unit gives 2^-unit_shift of what the multiplier asks for.
 __device__ __forceinline__ int unit_shift(KvFormat format) {
   if (format == KvFormat::kNvfp4) return 14;

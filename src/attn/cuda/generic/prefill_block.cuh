@@ -23,18 +23,29 @@ class PrefillBlock : private PrefillFinish<Traits> {
     const int32_t share = whole ? 1 : max((total + grid - 1) / grid, Base::kMinShare);
     const int32_t begin = min(block * share, total);
     const int32_t end = whole ? total : min(begin + share, total);
-    for (int32_t position = begin; position < end;) {
-      if (this->warp_ == 0) find_prefill_segment<Traits>(p_, this->shared_, position, end, whole);
-      int32_t next = 0;
-      if (whole && threadIdx.x == 0) next = grid + static_cast<int32_t>(atomicAdd(p_.counters + grid, 1u));
-      __syncthreads();
-      const PrefillSegment& segment = this->shared_.segment;
-      this->attend(segment);
-      this->finish(segment, position, begin, whole ? 0 : share);
+    if (begin < end && this->warp_ == 0)
+      find_prefill_segment<Traits>(p_, this->shared_, this->shared_.segments[0], begin, end, whole);
+    __syncthreads();
+    int32_t position = begin;
+    for (int current = 0; position < end; current ^= 1) {
+      const PrefillSegment& segment = this->shared_.segments[current];
       const int32_t tiles = segment.tile_end - segment.tile_begin;
-      if (threadIdx.x == 0) this->shared_.next = next;
+      // One warp looks for the next item while this one's first copies are on their way.
+      const auto find_next = [&] {
+        if (this->warp_ != Traits::kWarps - 1) return;
+        int32_t next = position + tiles;
+        if (whole) {
+          if (this->lane_ == 0) next = grid + static_cast<int32_t>(atomicAdd(p_.counters + grid, 1u));
+          next = __shfl_sync(0xffffffffu, next, 0);
+        }
+        if (next < end)
+          find_prefill_segment<Traits>(p_, this->shared_, this->shared_.segments[current ^ 1], next, end, whole);
+        if (this->lane_ == 0) this->shared_.next = next;
+      };
+      this->attend(segment, find_next);
+      this->finish(segment, position, begin, whole ? 0 : share);
+      position = this->shared_.next;
       __syncthreads();
-      position = whole ? this->shared_.next : position + tiles;
     }
     if (whole) leave(grid);
   }

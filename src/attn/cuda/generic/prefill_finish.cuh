@@ -18,7 +18,7 @@ class PrefillFinish : protected PrefillTiles<Traits> {
   static constexpr int kDimV = Traits::kDimV;
   using Base::acc_;
   using Base::Base;
-  using Base::first_row_;
+  using Base::first_row;
   using Base::lane_;
   using Base::limit_;
   using Base::missing_bias;
@@ -91,7 +91,7 @@ class PrefillFinish : protected PrefillTiles<Traits> {
         const int32_t row = row_of(m, h);
         const bool valid = row < s.num_rows;
         const int64_t index = valid ? q_row_index(s, row) : 0;
-        const float factor = valid ? inverse_of(s, row, limit_[m][h], sum_[m][h]) * this->v_factor() : 0.0f;
+        const float factor = valid ? inverse_of(s, row, limit_[m][h], sum_[m][h]) * s.v.factor : 0.0f;
         if (valid && lane_ % 4 == 0) write_lse(index, limit_[m][h], sum_[m][h]);
         if (staged) {
           // This warp's own query rows are of no more use.
@@ -117,7 +117,7 @@ class PrefillFinish : protected PrefillTiles<Traits> {
     auto* out = static_cast<uint16_t*>(p_.out);
 #pragma unroll 2
     for (int i = lane_; i < 16 * kRowTiles * OutRows::kChunks; i += 32) {
-      const int32_t row = first_row_ + i / OutRows::kChunks, chunk = i % OutRows::kChunks;
+      const int32_t row = first_row() + i / OutRows::kChunks, chunk = i % OutRows::kChunks;
       if (row >= s.num_rows || 8 * chunk >= p_.head_dim_v) continue;
       *reinterpret_cast<uint4*>(out + q_row_index(s, row) * p_.head_dim_v + 8 * chunk) =
           load_shared_16(rows + OutRows::offset(row, chunk));
@@ -163,7 +163,7 @@ class PrefillFinish : protected PrefillTiles<Traits> {
         value.w = fmaf(value.w, old_factor, factor * part.w);
       }
       const int64_t index = q_row_index(s, row);
-      const float inverse = inverse_of(s, row, top, sum) * this->v_factor();
+      const float inverse = inverse_of(s, row, top, sum) * s.v.factor;
       if (channel < p_.head_dim_v) {
         store_two(p_.out, p_.out_dtype, index * p_.head_dim_v + channel, value.x * inverse, value.y * inverse);
         store_two(p_.out, p_.out_dtype, index * p_.head_dim_v + channel + 2, value.z * inverse, value.w * inverse);

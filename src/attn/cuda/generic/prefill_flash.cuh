@@ -25,7 +25,7 @@ struct PrefillTraits {
   static constexpr int kKeys = kDimK > 128 ? 32 : 64;      ///< Of a tile.
   static constexpr bool kBf16Math = kSource == TileSource::kBf16;
   static constexpr bool kConditioned = kSource == TileSource::kQuantised;
-  static constexpr int kScanGroups = 64;
+  static constexpr int kScanGroups = 32;
   /// Two blocks a multiprocessor hide each other's expansion, softmax and barriers.
   static constexpr int kMinBlocks = 2;
 
@@ -43,7 +43,7 @@ struct PrefillTraits {
     alignas(16) uint8_t raw[kConditioned ? kKRawBytes + kVRawBytes : 16];
     float bias[kConditioned ? kRows : 1];
     int8_t exponent[kBf16Math ? 1 : kRows];
-    PrefillSegment segment;
+    PrefillSegment segments[2];  ///< This item and the next.
     int32_t scan[kScanGroups + 1];
     int32_t next, is_last;
   };

@@ -4,13 +4,14 @@
 
 #include <cstdint>
 
+#include "attn/cuda/common/matrix_ops.cuh"
 #include "attn/cuda/common/tile_units.cuh"
 #include "attn/cuda/generic/prefill_queries.cuh"
 
 namespace kvant::attn::cuda {
 
-/// Brings tiles of K and V to the two operand stages. Copies of a tile are asynchronous; a thread finishes what it
-/// copied itself.
+/// Brings tiles of K and V to the two operand stages. Four threads share a row, so that a thread looks up one page for
+/// all that it copies of a row's K and V. Copies of a tile are asynchronous; a thread finishes what it copied itself.
 template <class Traits>
 class PrefillPages : protected PrefillQueries<Traits> {
  protected:
@@ -25,21 +26,14 @@ class PrefillPages : protected PrefillQueries<Traits> {
   using Base::p_;
   using Base::shared_;
 
-  /// Operands of one head: what stored numbers are multiplied by on their way, and what is left for the kernel.
-  struct Scaling {
-    float operand_over_g = 1.0f;        ///< Of exact values.
-    uint32_t multiplier = 0x3c003c00u;  ///< f16x2, of codes or their scales.
-    float factor = 1.0f;                ///< Undoes what the operand carries.
+  /// What copies need of an item, read where it is used: registers are dearer than shared memory, and spilled ones
+  /// would not fit the L1 cache that is left.
+  struct ItemKeys {
+    int32_t begin, end, head;
   };
-
-  __device__ void start_pages(const PrefillSegment& s) {
-    if constexpr (kQuantised) {
-      k_scaling_ = scaling(p_.k_scales, s.head, p_.base.plane[0].format);
-      v_scaling_ = scaling(p_.v_scales, s.head, p_.base.plane[1].format);
-    }
+  __device__ __forceinline__ static ItemKeys item_keys(const PrefillSegment& s) {
+    return {s.key_begin, s.key_end, s.head};
   }
-  __device__ float k_factor() const { return k_scaling_.factor; }
-  __device__ float v_factor() const { return v_scaling_.factor; }
 
   /// The entry of the page of keys 8 * (lane % 8) on of a tile, or kNoPage where no row sees any of them.
   __device__ __forceinline__ int32_t load_entry(const PrefillSegment& s, int32_t tile) const {
@@ -49,13 +43,21 @@ class PrefillPages : protected PrefillQueries<Traits> {
   }
 
   __device__ __forceinline__ void start_copies(const PrefillSegment& s, int32_t tile, int32_t entry, int stage) const {
-    const TileKeys keys{tile * kKeys, s.key_begin, s.key_end, s.head, entry};
-    if constexpr (kQuantised) {
-      copy_units<Traits::kDimK, KRows>(keys, 0, shared_address(shared_.k[stage]), p_.head_dim_k);
-      copy_units<Traits::kDimV, VRows>(keys, 1, shared_address(shared_.v[stage]), p_.head_dim_v);
-    } else {
-      copy_rows<KRows>(keys, 0, shared_address(shared_.k[stage]), p_.head_dim_k);
-      copy_rows<VRows>(keys, 1, shared_address(shared_.v[stage]), p_.head_dim_v);
+    const ItemKeys keys = item_keys(s);
+    const Part part;
+    const uint32_t k = shared_address(shared_.k[0]) + stage * sizeof(shared_.k[0]);
+    const uint32_t v = shared_address(shared_.v[0]) + stage * sizeof(shared_.v[0]);
+#pragma unroll
+    for (int pass = 0; pass < kPasses; ++pass) {
+      const Row row = find_row(keys, part, tile, entry, pass);
+      const uint8_t* page = page_of(p_.base, row.page);
+      if constexpr (kQuantised) {
+        copy_units<Traits::kDimK, KRows>(keys, part, row, page, 0, pass, k);
+        copy_units<Traits::kDimV, VRows>(keys, part, row, page, 1, pass, v);
+      } else {
+        copy_row<KRows>(keys, part, row, page, p_.base.plane[0], k, p_.head_dim_k);
+        copy_row<VRows>(keys, part, row, page, p_.base.plane[1], v, p_.head_dim_v);
+      }
     }
     commit_copies();
   }
@@ -64,143 +66,135 @@ class PrefillPages : protected PrefillQueries<Traits> {
   __device__ __forceinline__ void finish_copies(const PrefillSegment& s, int32_t tile, int32_t entry, int stage) const {
     wait_copies<0>();
     if constexpr (kQuantised) {
-      const TileKeys keys{tile * kKeys, s.key_begin, s.key_end, s.head, entry};
-      expand_plane<Traits::kDimK, KRows>(keys, 0, shared_address(shared_.k[stage]), p_.head_dim_k, k_scaling_);
-      expand_plane<Traits::kDimV, VRows>(keys, 1, shared_address(shared_.v[stage]), p_.head_dim_v, v_scaling_);
+      const ItemKeys keys = item_keys(s);
+      const Part part;
+      expand_plane<Traits::kDimK, KRows>(
+          keys, part, tile, entry, 0, shared_address(shared_.k[0]) + stage * sizeof(shared_.k[0]), p_.head_dim_k, s.k);
+      expand_plane<Traits::kDimV, VRows>(
+          keys, part, tile, entry, 1, shared_address(shared_.v[0]) + stage * sizeof(shared_.v[0]), p_.head_dim_v, s.v);
     }
   }
 
  private:
-  /// A tile's keys; `entry` is that of keys 8 * (lane % 8) on.
-  struct TileKeys {
-    int32_t first, begin, end, head, entry;
+  static constexpr int kRowThreads = 4;
+  static constexpr int kPassRows = Traits::kThreads / kRowThreads;
+  static constexpr int kPasses = (kKeys + kPassRows - 1) / kPassRows;
+  static_assert(kPasses * kPassRows == kKeys && kPassRows % 16 == 0, "passes keep a row's place among sixteen");
 
-    __device__ __forceinline__ int32_t page(int row) const { return __shfl_sync(0xffffffffu, entry, row / kGroupKeys); }
-    __device__ __forceinline__ bool visible(int row, int32_t page) const {
-      return page >= 0 && first + row >= begin && first + row < end;
-    }
+  /// A row of a tile.
+  struct Row {
+    int index;
+    int32_t page;
+    uint32_t token;
+    bool visible;
+    __device__ bool exact() const { return (page & kExactPageBit) != 0; }
   };
 
-  __device__ Scaling scaling(const float* scales, int32_t head, KvFormat format) const {
-    Scaling s;
-    const float g = scales == nullptr ? 1.0f : scales[p_.scale_count == 1 ? 0 : head];
-    const int shift = unit_shift(format);
-    // With exact pages the operand is about the value itself, so that both kinds of page agree; f16 bounds it.
-    const float largest = format == KvFormat::kNvfp4 ? 0x1p-7f : 1.0f;
-    float wanted = largest;
-    if (p_.exact_pages && g > 0.0f) {
-      wanted = g;
-      if (wanted > largest) wanted = g * power_of_two(exponent_of(largest) - 1 - exponent_of(g));
-      wanted = fmaxf(wanted, 0x1p-14f);
-    }
-    const __half multiplier = __float2half_rn(wanted * power_of_two(shift));
-    const float operand = __half2float(multiplier) * power_of_two(-shift);
-    s.multiplier = pack_f16(__half2float(multiplier), __half2float(multiplier));
-    s.factor = g / operand;
-    s.operand_over_g = g > 0.0f ? operand / g : 1.0f;
-    return s;
+  /// This thread's row in a pass and its part of that row. Asked anew for every tile: addresses that follow from it are
+  /// cheaper to compute again than to spill and read back.
+  struct Part {
+    int thread;
+    __device__ __forceinline__ Part() { asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread)); }
+    __device__ __forceinline__ int row() const { return thread / kRowThreads; }
+    __device__ __forceinline__ int unit(int i) const { return thread % kRowThreads + kRowThreads * i; }
+    /// Rows that neighbour each other start with different halves, for the banks' sake.
+    __device__ __forceinline__ int chunk(int i) const { return thread % kRowThreads + kRowThreads * (i ^ (row() & 1)); }
+  };
+
+  /// Where the scale of this thread's unit i lies in a page, but for the higher bits of its row's token.
+  __device__ __forceinline__ uint32_t scale_place(const PagePlane& plane, const Part& part, int32_t head, int i) const {
+    return plane.scale_offset(head, part.row() & 15 & in_page(), part.unit(i));
   }
 
+  __device__ __forceinline__ uint32_t in_page() const { return (1u << p_.page_shift) - 1; }
   __device__ __forceinline__ static const uint8_t* page_of(const PagePool& pool, int32_t entry) {
     return pool.pages + static_cast<uint64_t>(static_cast<uint32_t>(entry & (kExactPageBit - 1))) *
                             static_cast<uint32_t>(pool.page_stride);
   }
-  __device__ __forceinline__ int32_t in_page() const { return (1 << p_.page_shift) - 1; }
-
-  /// 16-bit rows, straight to the operand.
-  template <class Rows>
-  __device__ __forceinline__ void copy_rows(const TileKeys& keys, int plane, uint32_t operand, int32_t head_dim) const {
-    const PagePlane& layout = p_.base.plane[plane];
-    const uint32_t head_offset = layout.data + keys.head * layout.data_head;
-#pragma unroll
-    for (int i = 0; i < kKeys * Rows::kChunks / Traits::kThreads; ++i) {
-      const int index = static_cast<int>(threadIdx.x) + i * Traits::kThreads;
-      const int row = index / Rows::kChunks, chunk = index % Rows::kChunks;
-      const int32_t page = keys.page(row);
-      const bool copy = keys.visible(row, page) && 8 * chunk < head_dim;
-      // Eight keys that start at a multiple of eight lie in one page.
-      const uint32_t token = ((keys.first + (row & ~7)) & in_page()) + (row & 7);
-      const uint8_t* from = page_of(p_.base, page) + (head_offset + token * layout.data_token + 16 * chunk);
-      copy_async_16_or_zero(operand + Rows::offset(row, chunk), from, copy);
-    }
+  __device__ __forceinline__ Row find_row(const ItemKeys& keys, const Part& part, int32_t tile, int32_t entry,
+                                          int pass) const {
+    Row row;
+    row.index = part.row() + pass * kPassRows;
+    row.page = __shfl_sync(0xffffffffu, entry, row.index / kGroupKeys);
+    const int32_t key = tile * kKeys + row.index;
+    row.token = key & in_page();
+    row.visible = row.page >= 0 && key >= keys.begin && key < keys.end;
+    return row;
   }
 
-  template <int kDim>
-  using Units = TileUnits<kDim, kKeys, Traits::kThreads>;
+  /// A 16-bit row's part, straight to the operand.
+  template <class Rows>
+  __device__ __forceinline__ void copy_row(const ItemKeys& keys, const Part& part, const Row& row, const uint8_t* page,
+                                           const PagePlane& plane, uint32_t operand, int32_t head_dim) const {
+    const uint8_t* from = page + (plane.data + keys.head * plane.data_head + row.token * plane.data_token);
+#pragma unroll
+    for (int i = 0; i < Rows::kChunks / kRowThreads; ++i)
+      copy_async_16_or_zero(operand + Rows::offset(row.index, part.chunk(i)), from + 16 * part.chunk(i),
+                            row.visible && 8 * part.chunk(i) < head_dim);
+  }
 
-  __device__ __forceinline__ uint32_t raw_slot(int plane, int i) const {
+  __device__ __forceinline__ uint32_t raw_slot(const Part& part, int plane, int i) const {
     return shared_address(shared_.raw) + (plane == 0 ? 0 : Traits::kKRawBytes) +
-           16 * (i * Traits::kThreads + threadIdx.x);
+           16 * (i * Traits::kThreads + part.thread);
   }
 
   /// Stored units to this thread's own slots; exact ones straight to the operand.
   template <int kDim, class Rows>
-  __device__ __forceinline__ void copy_units(const TileKeys& keys, int plane, uint32_t operand,
-                                             int32_t head_dim) const {
+  __device__ __forceinline__ void copy_units(const ItemKeys& keys, const Part& part, const Row& row,
+                                             const uint8_t* page, int plane, int pass, uint32_t operand) const {
     const PagePlane& base = p_.base.plane[plane];
-    const bool nvfp4 = base.format == KvFormat::kNvfp4;
-    bool direct = false;
-#pragma unroll
-    for (int i = 0; i < Units<kDim>::kPerThread; ++i) {
-      const int row = Units<kDim>::row(i), unit = Units<kDim>::unit(i);
-      const int32_t page = keys.page(row);
-      const bool copy = keys.visible(row, page) && 16 * unit < head_dim;
-      const bool exact = base.format == KvFormat::kF16 || (page & kExactPageBit) != 0;
-      direct |= copy && exact;
-      if (!copy || exact) continue;
-      const uint32_t token = (keys.first + row) & in_page();
-      const uint8_t* first = page_of(p_.base, page);
-      const uint32_t slot = raw_slot(plane, i);
-      const uint8_t* from = first + base.data_offset(keys.head, token, unit);
-      if (nvfp4) {
-        copy_async_8(slot, from);
-        // The aligned word around the scale: its page holds it whole.
-        copy_async_4(slot + 8, first + (base.scale_offset(keys.head, token, unit) & ~3u));
-      } else {
-        copy_async_16(slot, from);
-      }
-    }
-    if (__any_sync(0xffffffffu, direct)) copy_exact<kDim, Rows>(keys, plane, operand, head_dim);
-  }
-  template <int kDim, class Rows>
-  __device__ __forceinline__ void copy_exact(const TileKeys& keys, int plane, uint32_t operand,
-                                             int32_t head_dim) const {
+    const int32_t head_dim = plane == 0 ? p_.head_dim_k : p_.head_dim_v;
+    if (!row.visible) return;
+    if (base.format == KvFormat::kF16 || row.exact()) {
+      const PagePool& pool = row.exact() ? p_.exact : p_.base;
+      const uint8_t* from = page_of(pool, row.page) + pool.plane[plane].data_offset(keys.head, row.token, 0);
 #pragma unroll 1
-    for (int i = 0; i < Units<kDim>::kPerThread; ++i) {
-      const int row = Units<kDim>::row(i), unit = Units<kDim>::unit(i);
-      const int32_t page = keys.page(row);
-      const bool exact = p_.base.plane[plane].format == KvFormat::kF16 || (page & kExactPageBit) != 0;
-      if (!keys.visible(row, page) || 16 * unit >= head_dim || !exact) continue;
-      const PagePool& pool = (page & kExactPageBit) != 0 ? p_.exact : p_.base;
-      const uint8_t* from =
-          page_of(pool, page) + pool.plane[plane].data_offset(keys.head, (keys.first + row) & in_page(), unit);
-      copy_async_16(operand + Rows::offset(row, 2 * unit), from);
-      copy_async_16(operand + Rows::offset(row, 2 * unit + 1), from + 16);
+      for (int i = 0; i < Rows::kChunks / kRowThreads; ++i) {
+        // Both chunks of a unit are its thread's.
+        const int at = 2 * part.unit(i / 2) + i % 2;
+        if (8 * at < head_dim) copy_async_16(operand + Rows::offset(row.index, at), from + 16 * at);
+      }
+      return;
+    }
+    const uint8_t* from = page + (base.data + keys.head * base.data_head + row.token * base.data_token);
+    const bool nvfp4 = base.format == KvFormat::kNvfp4;
+#pragma unroll
+    for (int i = 0; i < kDim / 64; ++i) {
+      if (16 * part.unit(i) >= head_dim) continue;
+      const uint32_t slot = raw_slot(part, plane, pass * (kDim / 64) + i);
+      if (nvfp4) {
+        copy_async_8(slot, from + 8 * part.unit(i));
+        // The aligned word around the scale: its page holds it whole.
+        copy_async_4(slot + 8,
+                     page + ((scale_place(base, part, keys.head, i) & ~3u) + (row.token >> 4) * base.scale_token[4]));
+      } else {
+        copy_async_16(slot, from + 16 * part.unit(i));
+      }
     }
   }
 
   template <int kDim, class Rows>
-  __device__ __forceinline__ void expand_plane(const TileKeys& keys, int plane, uint32_t operand, int32_t head_dim,
-                                               const Scaling& scaling) const {
+  __device__ __forceinline__ void expand_plane(const ItemKeys& keys, const Part& part, int32_t tile, int32_t entry,
+                                               int plane, uint32_t operand, int32_t head_dim,
+                                               const PrefillScaling& scaling) const {
     const PagePlane& base = p_.base.plane[plane];
-    const bool whole = keys.first >= keys.begin && keys.first + kKeys <= keys.end && head_dim == kDim;
-    const bool plain = (keys.entry & (kNoPage ^ (kExactPageBit - 1))) == 0 && base.format != KvFormat::kF16;
-    if (!__all_sync(0xffffffffu, whole && plain)) {
-      expand_units<kDim, Rows, UnitFormat::kAny>(keys, plane, operand, head_dim, scaling);
+    const bool whole = tile * kKeys >= keys.begin && (tile + 1) * kKeys <= keys.end && head_dim == kDim;
+    const bool plain = static_cast<uint32_t>(entry) < static_cast<uint32_t>(kExactPageBit);
+    if (!__all_sync(0xffffffffu, whole && plain) || base.format == KvFormat::kF16) {
+      expand_units<kDim, Rows, UnitFormat::kAny>(keys, part, tile, entry, plane, operand, head_dim, scaling);
       return;
     }
+    const auto expand = [&]<UnitFormat kFormat>() {
+      expand_units<kDim, Rows, kFormat>(keys, part, tile, entry, plane, operand, head_dim, scaling);
+    };
     switch (base.format) {
-      case KvFormat::kE4m3:
-        expand_units<kDim, Rows, UnitFormat::kE4m3>(keys, plane, operand, head_dim, scaling);
-        return;
-      case KvFormat::kE5m2:
-        expand_units<kDim, Rows, UnitFormat::kE5m2>(keys, plane, operand, head_dim, scaling);
-        return;
+      case KvFormat::kE4m3: expand.template operator()<UnitFormat::kE4m3>(); return;
+      case KvFormat::kE5m2: expand.template operator()<UnitFormat::kE5m2>(); return;
       case KvFormat::kNvfp4:
         if (base.code_order == CodeOrder::kPacked)
-          expand_units<kDim, Rows, UnitFormat::kNvfp4Packed>(keys, plane, operand, head_dim, scaling);
+          expand.template operator()<UnitFormat::kNvfp4Packed>();
         else
-          expand_units<kDim, Rows, UnitFormat::kNvfp4Linear>(keys, plane, operand, head_dim, scaling);
+          expand.template operator()<UnitFormat::kNvfp4Linear>();
         return;
       case KvFormat::kF32:
       case KvFormat::kF16:
@@ -208,45 +202,44 @@ class PrefillPages : protected PrefillQueries<Traits> {
     }
   }
 
-  /// kAny looks at every unit: it may be of no key, exact, or of any format. The others are for tiles of one kind.
+  /// kAny looks at every row: it may be of no key, exact, or of any format. The others are for tiles of one kind.
   template <int kDim, class Rows, UnitFormat kFormat>
-  __device__ __forceinline__ void expand_units(const TileKeys& keys, int plane, uint32_t operand, int32_t head_dim,
-                                               const Scaling& scaling) const {
+  __device__ __forceinline__ void expand_units(const ItemKeys& keys, const Part& part, int32_t tile, int32_t entry,
+                                               int plane, uint32_t operand, int32_t head_dim,
+                                               const PrefillScaling& scaling) const {
     constexpr bool kAny = kFormat == UnitFormat::kAny;
-    constexpr bool kScaled = kAny || kFormat == UnitFormat::kNvfp4Packed || kFormat == UnitFormat::kNvfp4Linear;
     const PagePlane& base = p_.base.plane[plane];
-#pragma unroll(kAny ? 1 : Units <kDim>::kPerThread)
-    for (int i = 0; i < Units<kDim>::kPerThread; ++i) {
-      const int row = Units<kDim>::row(i), unit = Units<kDim>::unit(i);
-      const uint32_t low_at = operand + Rows::offset(row, 2 * unit);
-      const uint32_t high_at = operand + Rows::offset(row, 2 * unit + 1);
-      uint32_t x[8] = {};
-      uint32_t byte = 0;
-      if constexpr (kScaled) {
-        if (!kAny || base.format == KvFormat::kNvfp4)
-          byte = base.scale_offset(keys.head, (keys.first + row) & in_page(), unit) & 3u;
-      }
-      if constexpr (kAny) {
-        const int32_t page = keys.page(row);
-        if (keys.visible(row, page) && 16 * unit < head_dim) {
-          const bool exact = (page & kExactPageBit) != 0;
-          if (exact || base.format == KvFormat::kF16) {
-            if (!exact || scaling.operand_over_g == 1.0f) continue;  // as it should be already
-            rescale_f16(load_shared_16(low_at), load_shared_16(high_at), scaling.operand_over_g, x);
-          } else {
-            expand_any_unit(base.format, base.code_order, load_shared_16(raw_slot(plane, i)), byte, scaling.multiplier,
-                            x);
-          }
+#pragma unroll(kAny ? 1 : kPasses)
+    for (int pass = 0; pass < kPasses; ++pass) {
+      const int index = part.row() + pass * kPassRows;
+#pragma unroll
+      for (int i = 0; i < kDim / 64; ++i) {
+        const uint32_t low_at = operand + Rows::offset(index, 2 * part.unit(i));
+        const uint32_t high_at = operand + Rows::offset(index, 2 * part.unit(i) + 1);
+        const uint32_t slot = raw_slot(part, plane, pass * (kDim / 64) + i);
+        uint32_t x[8] = {};
+        uint32_t byte = 0;
+        if constexpr (kAny || kFormat == UnitFormat::kNvfp4Packed || kFormat == UnitFormat::kNvfp4Linear) {
+          if (!kAny || base.format == KvFormat::kNvfp4) byte = scale_place(base, part, keys.head, i) & 3u;
         }
-      } else {
-        expand_unit<kFormat>(load_shared_16(raw_slot(plane, i)), byte, scaling.multiplier, x);
+        if constexpr (kAny) {
+          const Row row = find_row(keys, part, tile, entry, pass);
+          if (row.visible && 16 * part.unit(i) < head_dim) {
+            if (row.exact() || base.format == KvFormat::kF16) {
+              if (!row.exact() || scaling.operand_over_g == 1.0f) continue;  // as it should be already
+              rescale_f16(load_shared_16(low_at), load_shared_16(high_at), scaling.operand_over_g, x);
+            } else {
+              expand_any_unit(base.format, base.code_order, load_shared_16(slot), byte, scaling.multiplier, x);
+            }
+          }
+        } else {
+          expand_unit<kFormat>(load_shared_16(slot), byte, scaling.multiplier, x);
+        }
+        store_shared_16(low_at, make_uint4(x[0], x[1], x[2], x[3]));
+        store_shared_16(high_at, make_uint4(x[4], x[5], x[6], x[7]));
       }
-      store_shared_16(low_at, make_uint4(x[0], x[1], x[2], x[3]));
-      store_shared_16(high_at, make_uint4(x[4], x[5], x[6], x[7]));
     }
   }
-
-  Scaling k_scaling_, v_scaling_;
 };
 
 }  // namespace kvant::attn::cuda

@@ -31,40 +31,41 @@ class PrefillTiles : protected PrefillPages<Traits> {
   using Base::p_;
   using Base::shared_;
   using Base::start_copies;
-  using Base::start_pages;
   using Base::warp_;
 
   using Scores = float[kRowTiles][kKeyTiles][4];
 
-  __device__ void attend(const PrefillSegment& s) {
-    start_pages(s);
-    const int32_t tile_end = s.tile_end;
+  /// `while_copying` is called once, between the start of copies and the first tile.
+  template <class WhileCopying>
+  __device__ void attend(const PrefillSegment& s, const WhileCopying& while_copying) {
     int32_t tile = s.tile_begin;
     int32_t entry = load_entry(s, tile);
     int32_t next_entry = load_entry(s, tile + 1);
     start_copies(s, tile, entry, 0);
     load_queries(s);
+    while_copying();
     start_rows();
-    const bool has_rows = Products::first_row_together(first_row_) < s.num_rows;
-    for (int stage = 0; tile < tile_end; ++tile, stage ^= 1) {
+    for (int stage = 0; tile < s.tile_end; ++tile, stage ^= 1) {
       finish_copies(s, tile, entry, stage);
       Products::publish_operands();
       __syncthreads();  // this tile is whole, and nobody reads the other stage any more
-      if (tile + 1 < tile_end) start_copies(s, tile + 1, next_entry, stage ^ 1);
+      if (tile + 1 < s.tile_end) start_copies(s, tile + 1, next_entry, stage ^ 1);
       entry = next_entry;
       next_entry = load_entry(s, tile + 2);
-      if (!has_rows) continue;
+      if (Products::first_row_together(first_row()) >= s.num_rows) continue;
       Scores c;
-      Products::score(shared_address(shared_.q), shared_address(shared_.k[stage]), first_row_, c);
-      if (p_.soft_cap > 0.0f) cap(c);
+      Products::score(shared_address(shared_.q), shared_address(shared_.k[0]) + stage * sizeof(shared_.k[0]),
+                      first_row(), c);
+      if (p_.soft_cap > 0.0f) cap(s, c);
       if (tile < s.full_begin || tile >= s.full_end) mask(s, tile, c);
-      softmax(c);
-      Products::accumulate(shared_address(shared_.v[stage]), c, acc_);
+      softmax(s, c);
+      Products::accumulate(shared_address(shared_.v[0]) + stage * sizeof(shared_.v[0]), c, acc_);
     }
   }
 
+  __device__ __forceinline__ int32_t first_row() const { return Products::first_row(warp_); }
   /// Row of the tile of this thread's value h (0 or 1) of row tile m.
-  __device__ __forceinline__ int32_t row_of(int m, int h) const { return first_row_ + 16 * m + lane_ / 4 + 8 * h; }
+  __device__ __forceinline__ int32_t row_of(int m, int h) const { return first_row() + 16 * m + lane_ / 4 + 8 * h; }
   /// What a row's scores lack, in units of the exponent of 2.
   __device__ __forceinline__ float missing_bias(int32_t row) const {
     if constexpr (Traits::kConditioned) {
@@ -76,12 +77,9 @@ class PrefillTiles : protected PrefillPages<Traits> {
   float acc_[kRowTiles][kValueTiles][4];
   float limit_[kRowTiles][2];  ///< Reference maximum.
   float sum_[kRowTiles][2];
-  int32_t first_row_ = 0;
 
  private:
   __device__ void start_rows() {
-    first_row_ = Products::first_row(warp_);
-    unit_ = p_.softmax_scale * (p_.soft_cap > 0.0f ? 1.0f / p_.soft_cap : kLog2OfE);
 #pragma unroll
     for (int m = 0; m < kRowTiles; ++m) {
 #pragma unroll
@@ -97,21 +95,22 @@ class PrefillTiles : protected PrefillPages<Traits> {
   }
 
   /// From a product to a score. Never 0, so that a masked product stays -inf.
-  __device__ __forceinline__ float factor_of(int32_t row) const {
-    float factor = unit_ * this->k_factor();
+  __device__ __forceinline__ float factor_of(const PrefillSegment& s, int32_t row, float unit) const {
+    float factor = unit * s.k.factor;
     if constexpr (!Traits::kBf16Math) factor *= power_of_two(shared_.exponent[row]);
     return fmaxf(factor, 0x1p-126f);
   }
 
-  __device__ __forceinline__ void cap(Scores& c) const {
+  __device__ __forceinline__ void cap(const PrefillSegment& s, Scores& c) const {
+    const float unit = p_.softmax_scale / p_.soft_cap;
     const float cap_log2 = p_.soft_cap * kLog2OfE;
 #pragma unroll
     for (int m = 0; m < kRowTiles; ++m) {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        const float factor = factor_of(row_of(m, h));
+        const float factor = factor_of(s, row_of(m, h), unit);
         float bias = 0.0f;
-        if constexpr (Traits::kConditioned) bias = unit_ * shared_.bias[row_of(m, h)];
+        if constexpr (Traits::kConditioned) bias = unit * shared_.bias[row_of(m, h)];
 #pragma unroll
         for (int n = 0; n < kKeyTiles; ++n)
 #pragma unroll
@@ -142,15 +141,15 @@ class PrefillTiles : protected PrefillPages<Traits> {
     }
     return keys;
   }
-  /// Bit 2 n + j: whether the row sees key 8 n + 2 t + j of a tile. Rolled, since few tiles need it and the main loop's
-  /// code must stay small.
-  __device__ __forceinline__ uint32_t seen_keys(const PrefillSegment& s, int32_t tile, const RowKeys& keys) const {
+  /// Bit 2 n + j: whether the row's packed mask lets it see key 8 n + 2 t + j of a tile. Rolled: few tiles need it, and
+  /// the main loop's code must stay small.
+  __device__ __forceinline__ uint32_t packed_keys(const PrefillSegment& s, int32_t tile, const RowKeys& keys) const {
     uint32_t seen = 0;
 #pragma unroll 1
     for (int i = 0; i < 2 * kKeyTiles; ++i) {
       const int32_t key = tile * kKeys + 8 * (i / 2) + lane_ % 4 * 2 + i % 2;
-      bool visible = key >= keys.begin && key < keys.end;
-      if (visible && key >= keys.block) {
+      bool visible = key < keys.block;
+      if (!visible && key < keys.end) {
         const int32_t j = global_key(key, p_.cp_rank, p_.cp_size, p_.cp_interleave) - (s.global_len - s.q_len);
         visible = (keys.bits[j / 32] >> (j % 32) & 1u) != 0;
       }
@@ -160,28 +159,35 @@ class PrefillTiles : protected PrefillPages<Traits> {
   }
 
   __device__ __forceinline__ void mask(const PrefillSegment& s, int32_t tile, Scores& c) const {
+    const bool packed = p_.draft_mask == DraftMask::kPacked;
 #pragma unroll
     for (int m = 0; m < kRowTiles; ++m) {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        const uint32_t seen = seen_keys(s, tile, row_keys(s, row_of(m, h)));
+        const RowKeys keys = row_keys(s, row_of(m, h));
+        // Of the interval, places in the tile that a thread's first key may have.
+        const int32_t first = tile * kKeys + lane_ % 4 * 2;
+        const int32_t begin = keys.begin - first, end = keys.end - first;
+        const uint32_t seen = packed ? packed_keys(s, tile, keys) : ~0u;
 #pragma unroll
-        for (int i = 0; i < 2 * kKeyTiles; ++i)
-          if ((seen >> i & 1u) == 0) c[m][i / 2][2 * h + i % 2] = -INFINITY;
+        for (int i = 0; i < 2 * kKeyTiles; ++i) {
+          const int32_t place = 8 * (i / 2) + i % 2;
+          if (place < begin || place >= end || (seen >> i & 1u) == 0) c[m][i / 2][2 * h + i % 2] = -INFINITY;
+        }
       }
     }
   }
 
   /// Scores become weights. The reference of a row moves only when one of its own scores has outgrown it, so that a
   /// row's result does not depend on its neighbours.
-  __device__ __forceinline__ void softmax(Scores& c) {
+  __device__ __forceinline__ void softmax(const PrefillSegment& s, Scores& c) {
 #pragma unroll
     for (int m = 0; m < kRowTiles; ++m) {
       float factor[2], top[2];
       bool outgrown = false;
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        factor[h] = p_.soft_cap > 0.0f ? 1.0f : factor_of(row_of(m, h));
+        factor[h] = p_.soft_cap > 0.0f ? 1.0f : factor_of(s, row_of(m, h), p_.softmax_scale * kLog2OfE);
         top[h] = fmaxf(c[m][0][2 * h], c[m][0][2 * h + 1]);
 #pragma unroll
         for (int n = 1; n < kKeyTiles; ++n) top[h] = fmaxf(top[h], fmaxf(c[m][n][2 * h], c[m][n][2 * h + 1]));
@@ -216,8 +222,6 @@ class PrefillTiles : protected PrefillPages<Traits> {
       }
     }
   }
-
-  float unit_ = 0.0f;
 };
 
 }  // namespace kvant::attn::cuda

@@ -6,9 +6,17 @@
 
 #include "attn/cuda/common/attention_math.cuh"
 #include "attn/cuda/common/ptx.cuh"
+#include "attn/cuda/common/tile_units.cuh"
 #include "attn/cuda/generic/prefill_flash.h"
 
 namespace kvant::attn::cuda {
+
+/// How stored numbers of one head become f16 operands, and what is left for the kernel to undo.
+struct PrefillScaling {
+  float factor;          ///< Undoes what the operand carries.
+  uint32_t multiplier;   ///< f16x2, of codes or their scales.
+  float operand_over_g;  ///< Of exact values.
+};
 
 /// One (request, KV head, row tile) and the part of its keys that a block works on. Keys are this rank's.
 struct PrefillSegment {
@@ -17,7 +25,8 @@ struct PrefillSegment {
   int32_t num_rows;            ///< Of this row tile.
   int32_t key_begin, key_end;  ///< Keys that some row may see; no other is read.
   int32_t tile_begin, tile_end;
-  int32_t full_begin, full_end;    ///< Tiles whose keys every row sees.
+  int32_t full_begin, full_end;  ///< Tiles whose keys every row sees.
+  PrefillScaling k, v;
   int32_t item_begin, item_tiles;  ///< When items are cut: the item's place in the list of tiles.
 };
 
@@ -38,9 +47,11 @@ class PrefillWork {
   static constexpr int kRows = Traits::kRows;
   static constexpr int kKeys = Traits::kKeys;
   /// Whole items from this many a block on.
-  static constexpr int32_t kItemsPerBlock = 4;
+  static constexpr int32_t kItemsPerBlock = 3;
   /// Fewest tiles of a share, so that little work is not cut into parts that cost more to merge.
   static constexpr int32_t kMinShare = 4;
+  /// Row tiles that a lane counts by itself.
+  static constexpr int32_t kFewTiles = 4;
 
   struct Request {
     int32_t q_begin, q_len, global_len;
@@ -88,14 +99,30 @@ class PrefillWork {
     return k;
   }
 
-  __device__ int32_t items_of(int32_t r) const { return row_tiles(request_of(r)) * p_.num_kv_heads; }
+  /// Tiles of one KV head of a request, by a warp together.
   __device__ int32_t tiles_of_head(const Request& r) const {
     int32_t tiles = 0;
-    for (int32_t t = 0; t < row_tiles(r); ++t) tiles += keys_of(r, t).tiles();
-    return tiles;
+    for (int32_t t = lane_; t < row_tiles(r); t += 32) tiles += keys_of(r, t).tiles();
+    return __reduce_add_sync(0xffffffffu, tiles);
   }
-  __device__ int32_t work_of(int32_t r, bool whole) const {
-    return whole ? items_of(r) : tiles_of_head(request_of(r)) * p_.num_kv_heads;
+  /// Work of a lane's request, or of none; by a warp together.
+  __device__ int32_t work_of(int32_t r, bool exists, bool whole) const {
+    const Request request = exists ? request_of(r) : Request{0, 0, 0};
+    const int32_t tiles = row_tiles(request);
+    if (whole) return tiles * p_.num_kv_heads;
+    int32_t work = 0;
+    if (tiles <= kFewTiles)
+      for (int32_t t = 0; t < tiles; ++t) work += keys_of(request, t).tiles();
+    // Long prompts are shared by the lanes.
+    for (uint32_t rest = __ballot_sync(0xffffffffu, tiles > kFewTiles); rest != 0; rest &= rest - 1) {
+      const int lane = __ffs(static_cast<int>(rest)) - 1;
+      const Request other{__shfl_sync(0xffffffffu, request.q_begin, lane),
+                          __shfl_sync(0xffffffffu, request.q_len, lane),
+                          __shfl_sync(0xffffffffu, request.global_len, lane)};
+      const int32_t sum = tiles_of_head(other);
+      if (lane_ == lane) work = sum;
+    }
+    return work * p_.num_kv_heads;
   }
 
   __device__ static int32_t scan_lanes(int32_t value) {
@@ -114,9 +141,9 @@ class PrefillWork {
     __syncthreads();
     for (int32_t g = warp_; g < Traits::kScanGroups; g += Traits::kWarps) {
       int32_t sum = 0;
-      for (int32_t i = lane_; i < per_group; i += 32) {
-        const int32_t r = g * per_group + i;
-        if (r < p_.num_requests) sum += work_of(r, whole);
+      for (int32_t i = 0; i < per_group; i += 32) {
+        const int32_t r = g * per_group + i + lane_;
+        sum += work_of(r, i + lane_ < per_group && r < p_.num_requests, whole);
       }
       sum = __reduce_add_sync(0xffffffffu, sum);
       if (lane_ == 0) shared_.scan[g + 1] = sum;
@@ -141,11 +168,12 @@ class PrefillWork {
     return (p_.num_requests + Traits::kScanGroups - 1) / Traits::kScanGroups;
   }
 
-  /// Which of `count` consecutive pieces of work holds `position`, and the place in it. By one warp.
+  /// Which of `count` consecutive pieces of work holds `position`, and the place in it. By one warp; work(i, exists)
+  /// is asked by all lanes together.
   template <class Work>
   __device__ Place locate(int32_t count, int32_t position, const Work& work) const {
     for (int32_t i = 0; i < count; i += 32) {
-      const int32_t mine = i + lane_ < count ? work(i + lane_) : 0;
+      const int32_t mine = work(i + lane_, i + lane_ < count);
       const int32_t sum = scan_lanes(mine);
       const uint32_t past = __ballot_sync(0xffffffffu, sum > position);
       if (past != 0) {
@@ -161,11 +189,12 @@ class PrefillWork {
   /// By one warp; `end` bounds the tiles when items are cut.
   __device__ PrefillSegment find_segment(int32_t position, int32_t end, bool whole) const {
     const int32_t per_group = requests_per_group();
-    const Place group =
-        locate(Traits::kScanGroups, position, [&](int32_t g) { return shared_.scan[g + 1] - shared_.scan[g]; });
+    const Place group = locate(Traits::kScanGroups, position, [&](int32_t g, bool exists) {
+      return exists ? shared_.scan[g + 1] - shared_.scan[g] : 0;
+    });
     const int32_t first = group.index * per_group;
     const Place in_group = locate(min(per_group, p_.num_requests - first), group.rest,
-                                  [&](int32_t i) { return work_of(first + i, whole); });
+                                  [&](int32_t i, bool exists) { return work_of(first + i, exists, whole); });
     PrefillSegment s;
     s.request = first + in_group.index;
     const Request r = request_of(s.request);
@@ -178,7 +207,8 @@ class PrefillWork {
     } else {
       const int32_t of_head = tiles_of_head(r);
       s.head = in_group.rest / of_head;
-      const Place tile = locate(tiles, in_group.rest % of_head, [&](int32_t t) { return keys_of(r, t).tiles(); });
+      const Place tile = locate(tiles, in_group.rest % of_head,
+                                [&](int32_t t, bool exists) { return exists ? keys_of(r, t).tiles() : 0; });
       s.row_tile = tile.index;
       skipped = tile.rest;
     }
@@ -190,10 +220,34 @@ class PrefillWork {
     s.tile_end = whole ? k.tile_end : min(k.tile_end, s.tile_begin + (end - position));
     s.full_begin = k.full_begin, s.full_end = k.full_end;
     s.item_begin = position - skipped, s.item_tiles = k.tiles();
+    if constexpr (Traits::kSource == TileSource::kQuantised) {
+      s.k = scaling(p_.k_scales, s.head, p_.base.plane[0].format);
+      s.v = scaling(p_.v_scales, s.head, p_.base.plane[1].format);
+    } else {
+      s.k.factor = s.v.factor = 1.0f;
+    }
     return s;
   }
 
  protected:
+  __device__ PrefillScaling scaling(const float* scales, int32_t head, KvFormat format) const {
+    const float g = scales == nullptr ? 1.0f : scales[p_.scale_count == 1 ? 0 : head];
+    const int shift = unit_shift(format);
+    // With exact pages the operand is about the value itself, so that both kinds of page agree; f16 bounds it.
+    const float largest = format == KvFormat::kNvfp4 ? 0x1p-7f : 1.0f;
+    float wanted = largest;
+    if (p_.exact_pages && g > 0.0f) {
+      wanted = g;
+      if (wanted > largest) wanted = g * power_of_two(exponent_of(largest) - 1 - exponent_of(g));
+      wanted = fmaxf(wanted, 0x1p-14f);
+    }
+    const __half multiplier = __float2half_rn(wanted * power_of_two(shift));
+    const float operand = __half2float(multiplier) * power_of_two(-shift);
+    return {.factor = g / operand,
+            .multiplier = pack_f16(__half2float(multiplier), __half2float(multiplier)),
+            .operand_over_g = g > 0.0f ? operand / g : 1.0f};
+  }
+
   __device__ int64_t q_row_index(const PrefillSegment& s, int32_t row_of_tile) const {
     const int32_t row = s.row_tile * kRows + row_of_tile;
     const int32_t num_q_heads = p_.num_kv_heads * p_.group;
@@ -213,9 +267,9 @@ __device__ __noinline__ int32_t scan_prefill_requests(const PrefillParams& param
 }
 template <class Traits>
 __device__ __noinline__ void find_prefill_segment(const PrefillParams& params, typename Traits::SharedStorage& shared,
-                                                  int32_t position, int32_t end, bool whole) {
-  const PrefillSegment segment = PrefillWork<Traits>(params, shared).find_segment(position, end, whole);
-  if (threadIdx.x % 32 == 0) shared.segment = segment;
+                                                  PrefillSegment& segment, int32_t position, int32_t end, bool whole) {
+  const PrefillSegment found = PrefillWork<Traits>(params, shared).find_segment(position, end, whole);
+  if (threadIdx.x % 32 == 0) segment = found;
 }
 
 }  // namespace kvant::attn::cuda

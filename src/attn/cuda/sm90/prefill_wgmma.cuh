@@ -38,13 +38,15 @@ struct WarpgroupProducts {
 
   __device__ __forceinline__ static void score(uint32_t q, uint32_t k, int32_t first_row, float (&c)[1][kKeyTiles][4]) {
     q += 128 * first_row_together(first_row);
+    const uint64_t from_q = panel_descriptor(__shfl_sync(0xffffffffu, q, 0), 0);
+    const uint64_t from_k = panel_descriptor(__shfl_sync(0xffffffffu, k, 0), 0);
     start_warpgroup_mma();
 #pragma unroll
     for (int step = 0; step < Traits::kDimK / 16; ++step) {
-      // Sixteen channels are 32 bytes of a panel's rows.
-      const uint32_t a = q + step / 4 * QRows::kPanelBytes + step % 4 * 32;
-      const uint32_t b = k + step / 4 * KRows::kPanelBytes + step % 4 * 32;
-      warpgroup_mma<Traits::kBf16Math>(c[0], panel_descriptor(a, 0), panel_descriptor(b, 0), step > 0);
+      // Sixteen channels are 32 bytes of a panel's rows; descriptors count in 16 bytes.
+      const uint64_t a = from_q + (step / 4 * QRows::kPanelBytes + step % 4 * 32) / 16;
+      const uint64_t b = from_k + (step / 4 * KRows::kPanelBytes + step % 4 * 32) / 16;
+      warpgroup_mma<Traits::kBf16Math>(c[0], a, b, step > 0);
     }
     finish_warpgroup_mma(c[0]);
   }
@@ -82,7 +84,7 @@ struct PrefillWgmmaTraits {
   static constexpr int kKeys = 64;
   static constexpr bool kBf16Math = kSource == TileSource::kBf16;
   static constexpr bool kConditioned = kSource == TileSource::kQuantised;
-  static constexpr int kScanGroups = 64;
+  static constexpr int kScanGroups = 32;
   /// Two blocks a multiprocessor: one's products hide the other's expansion, softmax and barriers.
   static constexpr int kMinBlocks = 2;
 
@@ -101,7 +103,7 @@ struct PrefillWgmmaTraits {
     alignas(16) uint8_t raw[kConditioned ? kKRawBytes + kVRawBytes : 16];
     float bias[kConditioned ? kRows : 1];
     int8_t exponent[kBf16Math ? 1 : kRows];
-    PrefillSegment segment;
+    PrefillSegment segments[2];  ///< This item and the next.
     int32_t scan[kScanGroups + 1];
     int32_t next, is_last;
   };
