@@ -129,7 +129,7 @@ inline constexpr std::string_view kPrefillFlashName = "cuda/prefill_flash";
 inline constexpr KvLimits kPrefillFlashLimits{8, 256, 16, 64, 256, 64};
 inline constexpr FeatureSet kPrefillFlash16BitFeatures =
     kDecodeSplitkv16BitFeatures.with(FeatureSet{AttnFeature::kBatchInvariant, AttnFeature::kMixedHeadDims});
-inline constexpr std::string_view kPrefillFlashRun = "";
+inline constexpr std::string_view kPrefillFlashRun = "H200, 2026-11-29, 5fa1e0e";
 constexpr KernelRow prefill_flash(AttnOp op, DeviceFamily family, std::string_view name, FormatSet formats,
                                   FeatureSet features, std::string_view verified_on, std::string_view compiled_for) {
   return {op, family, name, formats, kPrefillFlashLimits, features, GraphSupport::kAlways, verified_on, compiled_for};
@@ -174,16 +174,16 @@ inline constexpr KernelRow kKernelRows[] = {
     cuda_convert(DeviceFamily::kSm10x, "", "SM100"),
     cuda_convert(DeviceFamily::kSm11x, "", "SM110"),
     cuda_convert(DeviceFamily::kSm12x, "", "SM120"),
-    cuda_merge(DeviceFamily::kSm90, "", "SM90"),
+    cuda_merge(DeviceFamily::kSm90, kPrefillFlashRun, ""),
     decode_splitkv_bf16(AttnOp::kDecode, DeviceFamily::kSm90, kDecodeSplitkvRun, ""),
     decode_splitkv_e4m3(AttnOp::kDecode, DeviceFamily::kSm90, kDecodeSplitkvRun, ""),
     decode_splitkv_nvfp4(AttnOp::kDecode, DeviceFamily::kSm90, kDecodeSplitkvRun, ""),
-    prefill_flash_bf16(AttnOp::kDecode, DeviceFamily::kSm90, kPrefillFlashRun, "SM90"),
-    prefill_flash_f16(AttnOp::kDecode, DeviceFamily::kSm90, kPrefillFlashRun, "SM90"),
-    prefill_flash_quantised(AttnOp::kDecode, DeviceFamily::kSm90, kPrefillFlashRun, "SM90"),
-    prefill_flash_bf16(AttnOp::kPrefill, DeviceFamily::kSm90, kPrefillFlashRun, "SM90"),
-    prefill_flash_f16(AttnOp::kPrefill, DeviceFamily::kSm90, kPrefillFlashRun, "SM90"),
-    prefill_flash_quantised(AttnOp::kPrefill, DeviceFamily::kSm90, kPrefillFlashRun, "SM90"),
+    prefill_flash_bf16(AttnOp::kDecode, DeviceFamily::kSm90, kPrefillFlashRun, ""),
+    prefill_flash_f16(AttnOp::kDecode, DeviceFamily::kSm90, kPrefillFlashRun, ""),
+    prefill_flash_quantised(AttnOp::kDecode, DeviceFamily::kSm90, kPrefillFlashRun, ""),
+    prefill_flash_bf16(AttnOp::kPrefill, DeviceFamily::kSm90, kPrefillFlashRun, ""),
+    prefill_flash_f16(AttnOp::kPrefill, DeviceFamily::kSm90, kPrefillFlashRun, ""),
+    prefill_flash_quantised(AttnOp::kPrefill, DeviceFamily::kSm90, kPrefillFlashRun, ""),
 };
 
 }  // namespace kvant::attn
