@@ -1,5 +1,6 @@
-// Attention on a CUDA device against a plain read of the same bytes, as JSON on standard output:
-//   bench_attention_cuda --suite decode|prefill --commit $(git rev-parse --short HEAD) --date 2026-11-29
+// Attention on a CUDA device against a plain read of the same bytes, as JSON:
+//   bench_attention_cuda --suite h200 --json FILE --commit $(git rev-parse --short HEAD) --date 2026-11-29
+// Suites: decode (the default), grid (batches by contexts, one and four rows a request), h200 (both), prefill.
 // --shapes nvfp4_256x4096,_q4 keeps the shapes whose names hold one of the texts.
 // Each time is the median of graph replays over disjoint sets of shuffled pages that together exceed the L2 cache.
 
@@ -318,6 +319,30 @@ std::vector<Shape> decode_suite() {
   return shapes;
 }
 
+/// Batches by contexts, one and four rows a request; what does not fit the arena is left out.
+std::vector<Shape> grid_suite() {
+  std::vector<Shape> shapes;
+  for (const KvFormat format : {KvFormat::kBf16, KvFormat::kE4m3, KvFormat::kNvfp4})
+    for (const int32_t q_len : {1, 4})
+      for (const int32_t batch : {1, 4, 16, 64, 256})
+        for (const int32_t context : {1024, 4096, 16384, 65536})
+          shapes.push_back({.format = format, .batch = batch, .context = context, .q_len = q_len});
+  return shapes;
+}
+
+/// The shapes of a suite without doubles; none for an unknown name.
+std::vector<Shape> shapes_of(std::string_view suite) {
+  std::vector<Shape> shapes;
+  if (suite == "decode" || suite == "h200") shapes = decode_suite();
+  if (suite == "prefill") shapes = prefill_suite();
+  if (suite != "grid" && suite != "h200") return shapes;
+  for (const Shape& shape : grid_suite()) {
+    const auto same = [&](const Shape& other) { return name_of(other) == name_of(shape); };
+    if (std::none_of(shapes.begin(), shapes.end(), same)) shapes.push_back(shape);
+  }
+  return shapes;
+}
+
 /// Whether `name` holds one of the comma-separated texts.
 bool is_wanted(const std::string& name, std::string_view texts) {
   while (!texts.empty()) {
@@ -328,14 +353,23 @@ bool is_wanted(const std::string& name, std::string_view texts) {
   return false;
 }
 
-int main_with(const std::string& suite, const std::string& commit, const std::string& date, const std::string& shapes) {
+struct Options {
+  std::string suite = "decode", commit = "unknown", date = "unknown", shapes, json;
+};
+
+int main_with(const Options& options) {
+  const std::vector<Shape> all = shapes_of(options.suite);
+  if (all.empty()) {
+    std::fprintf(stderr, "unknown suite \"%s\"; known: decode, grid, h200, prefill\n", options.suite.c_str());
+    return 1;
+  }
   const std::vector<DeviceInfo> devices = cuda_devices();
   if (devices.empty()) {
     std::fprintf(stderr, "no CUDA device\n");
     return 1;
   }
   Buffers buffers;
-  Setting setting{.device = devices.front(), .commit = commit};
+  Setting setting{.device = devices.front(), .commit = options.commit};
   setting.arena = static_cast<std::byte*>(buffers.bytes(kArenaBytes));
   setting.sink = static_cast<uint32_t*>(buffers.bytes(4));
   setting.mhz = static_cast<float*>(buffers.bytes(4));
@@ -348,20 +382,26 @@ int main_with(const std::string& suite, const std::string& commit, const std::st
   const double empty_us = time_graph(setting.stream, 64, [&](int) {
     launch_nothing(4 * setting.device.num_multiprocessors, 48 << 10, setting.stream);
   });
-  fmt::print(
-      "{{\"device\": \"{}\", \"date\": \"{}\", \"commit\": \"{}\", \"cuda_driver\": {}, \"cuda_runtime\": {}, "
-      "\"empty_us\": {:.2f}, \"rows\": [\n",
-      setting.device.name, date, commit, driver, runtime, empty_us);
+  std::FILE* out = options.json.empty() ? stdout : std::fopen(options.json.c_str(), "w");
+  if (out == nullptr) {
+    std::fprintf(stderr, "%s cannot be written\n", options.json.c_str());
+    return 1;
+  }
+  fmt::print(out,
+             "{{\"device\": \"{}\", \"date\": \"{}\", \"commit\": \"{}\", \"cuda_driver\": {}, \"cuda_runtime\": {}, "
+             "\"empty_us\": {:.2f}, \"rows\": [\n",
+             setting.device.name, options.date, options.commit, driver, runtime, empty_us);
   bool first = true;
-  for (const Shape& shape : suite == "prefill" ? prefill_suite() : decode_suite()) {
-    if (!shapes.empty() && !is_wanted(name_of(shape), shapes)) continue;
+  for (const Shape& shape : all) {
+    if (!options.shapes.empty() && !is_wanted(name_of(shape), options.shapes)) continue;
     const std::string row = measure(setting, shape);
     if (row.empty()) continue;
-    fmt::print("{}{}", first ? "" : ",\n", row);
-    std::fflush(stdout);
+    fmt::print(out, "{}{}", first ? "" : ",\n", row);
+    std::fflush(out);
     first = false;
   }
-  fmt::print("\n]}}\n");
+  fmt::print(out, "\n]}}\n");
+  if (out != stdout && std::fclose(out) != 0) return 1;
   check(cudaStreamDestroy(setting.stream), "cudaStreamDestroy");
   return 0;
 }
@@ -370,13 +410,14 @@ int main_with(const std::string& suite, const std::string& commit, const std::st
 }  // namespace kvant::bench
 
 int main(int argc, char** argv) {
-  std::string suite = "decode", commit = "unknown", date = "unknown", shapes;
+  kvant::bench::Options options;
   for (int i = 1; i + 1 < argc; i += 2) {
-    const std::string option = argv[i];
-    if (option == "--suite") suite = argv[i + 1];
-    if (option == "--commit") commit = argv[i + 1];
-    if (option == "--date") date = argv[i + 1];
-    if (option == "--shapes") shapes = argv[i + 1];
+    const std::string_view name = argv[i];
+    if (name == "--suite") options.suite = argv[i + 1];
+    if (name == "--commit") options.commit = argv[i + 1];
+    if (name == "--date") options.date = argv[i + 1];
+    if (name == "--shapes") options.shapes = argv[i + 1];
+    if (name == "--json") options.json = argv[i + 1];
   }
-  return kvant::bench::main_with(suite, commit, date, shapes);
+  return kvant::bench::main_with(options);
 }
