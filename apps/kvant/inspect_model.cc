@@ -47,8 +47,9 @@ void add_options(CLI::App& app, InspectModelOptions& options) {
 
 Result<int64_t> cache_bytes_per_token(const ModelConfig& config, const std::string& spec_text, int32_t page_size) {
   KVANT_ASSIGN_OR_FAIL(const attn::KvSpec spec, attn::parse_kv_spec(spec_text));
-  KVANT_ASSIGN_OR_FAIL(const std::vector<engine::LayerGroup> groups,
-                       engine::make_layer_groups(config, attn::resolve_kv_spec(spec, config.kv_dtype), page_size));
+  KVANT_ASSIGN_OR_FAIL(
+      const std::vector<engine::LayerGroup> groups,
+      engine::make_layer_groups(config, attn::resolve_kv_spec(spec, config.kv_dtype), page_size, cpu_device()));
   int64_t bytes = 0;
   for (const engine::LayerGroup& group : groups)
     bytes += group.desc.layout.bytes_per_token() * static_cast<int64_t>(group.layers.size());

@@ -33,6 +33,13 @@ DeviceInfo cpu_device() {
   return info;
 }
 
+DeviceInfo device_of(Stream stream) {
+  if (stream.cuda == nullptr) return cpu_device();
+  const std::vector<DeviceInfo> devices = cuda_devices();
+  KVANT_CHECK(!devices.empty());
+  return devices.front();
+}
+
 Result<DeviceInfo> describe_compute_capability(int32_t compute_capability) {
   struct Part {
     int32_t compute_capability;

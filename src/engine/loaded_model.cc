@@ -51,7 +51,8 @@ Status check_spec(const attn::KvSpec& spec, const LoadOptions& options, const Mo
   const attn::KvSpec resolved = attn::resolve_kv_spec(spec, config.kv_dtype);
   for (int32_t layer = 0; layer < config.num_layers(); ++layer)
     KVANT_RETURN_IF_ERROR(check_layer(layer, config, resolved, options));
-  KVANT_ASSIGN_OR_RETURN(const std::vector<LayerGroup> groups, make_layer_groups(config, resolved, options.page_size));
+  KVANT_ASSIGN_OR_RETURN(const std::vector<LayerGroup> groups,
+                         make_layer_groups(config, resolved, options.page_size, cpu_device()));
   const attn::AttnLimits limits{.max_requests = options.max_requests,
                                 .max_tokens = kDefaultBatchTokens,
                                 .max_query_len = kDefaultBatchTokens,
@@ -161,7 +162,8 @@ int32_t LoadedModel::context() const { return impl_->options.context; }
 Result<KvBudget> LoadedModel::plan_cache(const attn::KvSpec& spec, const CacheRequest& request,
                                          const KvMemory& memory) const {
   const attn::KvSpec resolved = attn::resolve_kv_spec(spec, config().kv_dtype);
-  KVANT_ASSIGN_OR_FAIL(const auto groups, make_layer_groups(config(), resolved, impl_->options.page_size));
+  KVANT_ASSIGN_OR_FAIL(const auto groups, make_layer_groups(config(), resolved, impl_->options.page_size,
+                                                            device_of(impl_->runner->stream())));
   return plan_kv_budget(groups,
                         {.page_size = impl_->options.page_size,
                          .max_sequences = request.max_sequences,

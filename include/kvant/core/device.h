@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kvant/core/status.h"
+#include "kvant/core/stream.h"
 
 namespace kvant {
 
@@ -35,5 +36,8 @@ Result<DeviceInfo> describe_compute_capability(int32_t compute_capability);
 
 /// CUDA devices that the driver reports; empty without a driver or in a build without CUDA.
 std::vector<DeviceInfo> cuda_devices();
+
+/// The device that runs a stream's work: the CPU, or the first CUDA device.
+DeviceInfo device_of(Stream stream);
 
 }  // namespace kvant

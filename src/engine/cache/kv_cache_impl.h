@@ -6,9 +6,10 @@
 #include <string_view>
 #include <vector>
 
+#include "core/device_memory.h"
+#include "engine/cache/attention_plans.h"
 #include "engine/cache/kv_cache_set.h"
 #include "engine/cache/kv_pools.h"
-#include "engine/cache/pool_memory.h"
 #include "engine/cache/prefix_tree.h"
 #include "engine/cache/sequence_pages.h"
 
@@ -23,21 +24,21 @@ struct KvCacheSet::Sequence {
 
 struct KvCacheSet::Layer {
   size_t group = 0;
-  PoolMemory base_memory;
-  PoolMemory exact_memory;
-  std::vector<float> k_scales;
-  std::vector<float> v_scales;
+  DeviceBuffer base_memory;
+  DeviceBuffer exact_memory;
+  DeviceBuffer constants;  ///< Scales and conditioner.
   attn::KvCacheView view;
 };
 
 struct KvCacheSet::Group {
   LayerGroup info;
-  attn::AttnPlan plan;
   SequencePages pages;
   // One step's data.
-  std::vector<int64_t> slots;
   std::vector<attn::PageAge> ages;
-  std::vector<int32_t> table;  ///< [max_requests, table_stride]
+  Mirrored<int64_t> slots;         ///< [max_tokens]
+  Mirrored<attn::PageAge> listed;  ///< `ages`, then padding up to num_ages
+  Mirrored<int32_t> table;         ///< [max_requests, table_stride]
+  int64_t num_ages = 0;
 };
 
 struct KvCacheSet::Impl {
@@ -47,14 +48,18 @@ struct KvCacheSet::Impl {
   std::vector<Group> groups;
   std::vector<Layer> layers;
   std::vector<Sequence> sequences;
-  PoolMemory workspace;
+  Stream stream;
+  AttentionPlans plans;
   bool has_edges = false;
   PrefixTree prefixes;
   // One step's data.
   std::vector<StepRow> step;
-  std::vector<int32_t> q_offsets;
-  std::vector<int32_t> kv_lens;
-  int32_t step_tokens = 0;
+  MirroredBuffer tables;
+  Mirrored<int32_t> q_offsets;  ///< [max_requests + 1]
+  Mirrored<int32_t> kv_lens;    ///< [max_requests]
+  int32_t step_requests = 0;    ///< Padding included.
+  int32_t step_tokens = 0;      ///< Likewise.
+  int32_t step_query_len = 0;   ///< Of the longest row.
 
   Sequence& at(SequenceId id) {
     KVANT_CHECK(id >= 0 && id < std::ssize(sequences) && sequences[static_cast<size_t>(id)].alive);
@@ -93,8 +98,12 @@ struct KvCacheSet::Impl {
   Status check_step(std::span<const StepRow> rows) const;
   /// The first group short of pages for a step, or null.
   const Group* group_short_of_pages(std::span<const StepRow> rows, SequencePages::Need& need) const;
-  Status create_groups(const ModelConfig& config, Stream stream);
+  Status create_groups(const ModelConfig& config);
   Status create_layers(const ModelConfig& config);
+  Status create_constants(Layer& layer, const LayerGroup& group, const LayerProfile& profile);
+  Status create_tables();
+  void fill_tables(std::span<const StepRow> rows);
+  void pad_tables(StepPadding padding);
 };
 
 }  // namespace kvant::engine

@@ -21,21 +21,15 @@ bool takes_from_profile(const attn::KvSpec& spec, const KvCacheOptions& options)
 
 }  // namespace
 
-Status KvCacheSet::Impl::create_groups(const ModelConfig& config, Stream stream) {
-  KVANT_ASSIGN_OR_RETURN(infos, make_layer_groups(config, options.spec, options.page_size));
-  const DeviceInfo device = cpu_device();
-  const int num_threads = stream.pool->num_threads();
-  size_t workspace_bytes = 0;
+Status KvCacheSet::Impl::create_groups(const ModelConfig& config) {
+  const DeviceInfo device = device_of(stream);
+  KVANT_ASSIGN_OR_RETURN(infos, make_layer_groups(config, options.spec, options.page_size, device));
   for (LayerGroup& info : infos) {
     info.desc.batch_invariant = options.batch_invariant;
     if (spec_needs_profile(info.spec) && options.profile == nullptr) return missing_profile(info.spec);
-    KVANT_ASSIGN_OR_RETURN(const size_t bytes, attn::workspace_size(info.desc, limits, device, num_threads));
-    workspace_bytes = std::max(workspace_bytes, bytes);
   }
-  KVANT_ASSIGN_OR_RETURN(workspace, PoolMemory::create(static_cast<int64_t>(workspace_bytes)));
+  KVANT_ASSIGN_OR_RETURN(plans, AttentionPlans::create(infos, limits, device, stream));
   for (const LayerGroup& info : infos) {
-    KVANT_ASSIGN_OR_RETURN(attn::AttnPlan plan, attn::make_plan(info.desc, limits, device, num_threads,
-                                                                {.data = workspace.data(), .bytes = workspace_bytes}));
     const PoolPages pool = pool_pages(info, pool_shape());
     SequencePages pages({.edges = info.spec.edges,
                          .page_size = options.page_size,
@@ -45,12 +39,32 @@ Status KvCacheSet::Impl::create_groups(const ModelConfig& config, Stream stream)
                          .base_pages = pool.base,
                          .exact_pages = pool.exact});
     has_edges = has_edges || pages.has_edges();
-    groups.push_back(
-        {.info = info, .plan = std::move(plan), .pages = std::move(pages), .slots = {}, .ages = {}, .table = {}});
-    Group& group = groups.back();
-    group.slots.resize(static_cast<size_t>(limits.max_tokens));
-    group.ages.reserve(static_cast<size_t>(group.pages.exact().num_pages()));
-    group.table.resize(static_cast<size_t>(limits.max_requests) * static_cast<size_t>(group.pages.table_stride()));
+    groups.push_back({.info = info, .pages = std::move(pages), .ages = {}, .slots = {}, .listed = {}, .table = {}});
+  }
+  return create_tables();
+}
+
+Status KvCacheSet::Impl::create_tables() {
+  const int64_t requests = limits.max_requests;
+  // Padding may list one page per request where fewer exact pages exist.
+  const auto most_ages = [&](const Group& group) {
+    return std::max<int64_t>(group.pages.exact().num_pages(), group.pages.has_edges() ? requests : 0);
+  };
+  const auto table_size = [&](const Group& group) { return requests * group.pages.table_stride(); };
+  int64_t bytes = MirroredBuffer::bytes_for<int32_t>(requests + 1) + MirroredBuffer::bytes_for<int32_t>(requests);
+  for (const Group& group : groups) {
+    bytes += MirroredBuffer::bytes_for<int64_t>(limits.max_tokens) +
+             MirroredBuffer::bytes_for<attn::PageAge>(most_ages(group)) +
+             MirroredBuffer::bytes_for<int32_t>(table_size(group));
+  }
+  KVANT_ASSIGN_OR_RETURN(tables, MirroredBuffer::create(bytes, stream));
+  q_offsets = tables.carve<int32_t>(requests + 1);
+  kv_lens = tables.carve<int32_t>(requests);
+  for (Group& group : groups) {
+    group.ages.reserve(static_cast<size_t>(most_ages(group)));
+    group.slots = tables.carve<int64_t>(limits.max_tokens);
+    group.listed = tables.carve<attn::PageAge>(most_ages(group));
+    group.table = tables.carve<int32_t>(table_size(group));
   }
   return {};
 }
@@ -65,10 +79,12 @@ Status KvCacheSet::Impl::create_layers(const ModelConfig& config) {
       layer.group = g;
       attn::KvCacheView& view = layer.view;
       view.layout = layout;
-      const auto make_pool = [](PoolMemory& memory, const attn::KvLayout& pool_layout, int32_t pages,
-                                attn::KvPool& pool) -> Status {
+      const auto make_pool = [&](DeviceBuffer& memory, const attn::KvLayout& pool_layout, int32_t pages,
+                                 attn::KvPool& pool) -> Status {
         pool = {.data = nullptr, .num_pages = pages, .page_stride = page_stride(pool_layout)};
-        KVANT_ASSIGN_OR_RETURN(memory, PoolMemory::create(pool.num_pages * pool.page_stride));
+        KVANT_ASSIGN_OR_RETURN(memory,
+                               DeviceBuffer::create(memory_of(stream), pool.num_pages * pool.page_stride,
+                                                    "the KV cache (a smaller context or fewer sequences need less)"));
         pool.data = memory.data();
         return {};
       };
@@ -77,17 +93,33 @@ Status KvCacheSet::Impl::create_layers(const ModelConfig& config) {
         KVANT_RETURN_IF_ERROR(
             make_pool(layer.exact_memory, layout.exact(), group.pages.exact().num_pages(), view.exact));
       }
-      if (!takes_from_profile(group.info.spec, options)) continue;
-      const LayerProfile& profile = options.profile->layers[static_cast<size_t>(index)];
-      const attn::KeyConditioning kind = group.info.spec.conditioning;
-      for (const float scale : profile.g_k[static_cast<size_t>(kind)])
-        layer.k_scales.push_back(scale_for_format(layout.k_format, scale));
-      for (const float scale : profile.g_v) layer.v_scales.push_back(scale_for_format(layout.v_format, scale));
-      view.scales = {.k = layer.k_scales.data(), .v = layer.v_scales.data(), .count = layout.num_kv_heads};
-      if (kind != attn::KeyConditioning::kNone)
-        view.conditioner = {.kind = kind, .mu = profile.mu.data(), .z = profile.z.data(), .zi = profile.zi.data()};
+      if (takes_from_profile(group.info.spec, options)) {
+        KVANT_RETURN_IF_ERROR(create_constants(layer, group.info, options.profile->layers[static_cast<size_t>(index)]));
+      }
     }
   }
+  return {};
+}
+
+Status KvCacheSet::Impl::create_constants(Layer& layer, const LayerGroup& group, const LayerProfile& profile) {
+  const attn::KvLayout& layout = group.desc.layout;
+  const attn::KeyConditioning kind = group.spec.conditioning;
+  std::vector<float> values;
+  for (const float scale : profile.g_k[static_cast<size_t>(kind)])
+    values.push_back(scale_for_format(layout.k_format, scale));
+  for (const float scale : profile.g_v) values.push_back(scale_for_format(layout.v_format, scale));
+  const int64_t heads = layout.num_kv_heads, row = heads * layout.head_dim_k;
+  // The conditioner's arrays start at whole 16 bytes, which is fastest.
+  const int64_t first = (std::ssize(values) + 3) / 4 * 4;
+  values.resize(static_cast<size_t>(first));
+  if (kind != attn::KeyConditioning::kNone)
+    for (const std::vector<float>* array : {&profile.mu, &profile.z, &profile.zi})
+      values.insert(values.end(), array->begin(), array->end());
+  KVANT_ASSIGN_OR_RETURN(layer.constants, upload(values, "scales of the KV cache", stream));
+  const auto* at = layer.constants.as<const float>();
+  layer.view.scales = {.k = at, .v = at + heads, .count = layout.num_kv_heads};
+  if (kind != attn::KeyConditioning::kNone)
+    layer.view.conditioner = {.kind = kind, .mu = at + first, .z = at + first + row, .zi = at + first + 2 * row};
   return {};
 }
 
@@ -106,12 +138,11 @@ Result<std::unique_ptr<KvCacheSet>> KvCacheSet::create(const ModelConfig& config
   impl->options = options;
   limits.max_pages_per_request = (options.max_tokens + options.page_size - 1) / options.page_size;
   impl->limits = limits;
-  KVANT_FAIL_IF_ERROR(impl->create_groups(config, stream));
+  impl->stream = stream;
+  KVANT_FAIL_IF_ERROR(impl->create_groups(config));
   KVANT_FAIL_IF_ERROR(impl->create_layers(config));
   impl->sequences.resize(static_cast<size_t>(options.max_sequences));
   impl->step.reserve(static_cast<size_t>(limits.max_requests));
-  impl->q_offsets.resize(static_cast<size_t>(limits.max_requests) + 1);
-  impl->kv_lens.resize(static_cast<size_t>(limits.max_requests));
   return std::unique_ptr<KvCacheSet>(new KvCacheSet(std::move(impl)));
 }
 
@@ -205,7 +236,7 @@ bool KvCacheSet::make_room(std::span<const StepRow> rows) {
   return true;
 }
 
-Status KvCacheSet::begin_step(std::span<const StepRow> rows) {
+Status KvCacheSet::begin_step(std::span<const StepRow> rows, StepPadding padding) {
   Impl& impl = *impl_;
   KVANT_RETURN_IF_ERROR(impl.check_step(rows));
   if (!make_room(rows)) {
@@ -217,34 +248,77 @@ Status KvCacheSet::begin_step(std::span<const StepRow> rows) {
                     need.exact_pages, group->pages.base().num_free(), group->pages.exact().num_free())};
   }
   impl.step.assign(rows.begin(), rows.end());
-  int32_t tokens = 0;
+  impl.fill_tables(rows);
+  impl.pad_tables(padding);
+  return impl.tables.upload(impl.stream);
+}
+
+void KvCacheSet::Impl::fill_tables(std::span<const StepRow> rows) {
+  step_tokens = step_query_len = 0;
+  step_requests = static_cast<int32_t>(rows.size());
   for (size_t r = 0; r < rows.size(); ++r) {
-    tokens += rows[r].num_tokens;
-    impl.q_offsets[r + 1] = tokens;
-    impl.kv_lens[r] = impl.at(rows[r].sequence).length + rows[r].num_tokens;
+    step_tokens += rows[r].num_tokens;
+    step_query_len = std::max(step_query_len, rows[r].num_tokens);
+    q_offsets.host[r + 1] = step_tokens;
+    kv_lens.host[r] = at(rows[r].sequence).length + rows[r].num_tokens;
   }
-  impl.step_tokens = tokens;
-  for (Group& group : impl.groups) {
+  for (Group& group : groups) {
     group.ages.clear();
     const auto stride = static_cast<size_t>(group.pages.table_stride());
     // All sequences drop and age before any takes new pages: a full pool may live on what this step frees.
     for (const StepRow& row : rows) {
-      group.pages.drop_before_window(row.sequence, impl.extent(row).length);
-      if (!group.pages.ages_after_append()) group.pages.age(row.sequence, impl.extent(row), group.ages);
+      group.pages.drop_before_window(row.sequence, extent(row).length);
+      if (!group.pages.ages_after_append()) group.pages.age(row.sequence, extent(row), group.ages);
     }
     size_t slot = 0;
     for (size_t r = 0; r < rows.size(); ++r) {
       const SequenceId sequence = rows[r].sequence;
-      const SequencePages::Extent extent = impl.extent(rows[r]);
-      group.pages.add_pages(sequence, extent);
-      for (int32_t position = extent.length; position < extent.new_length; ++position)
-        group.slots[slot++] = group.pages.slot(sequence, position);
-      if (group.pages.ages_after_append()) group.pages.age(sequence, extent, group.ages);
+      const SequencePages::Extent row_extent = extent(rows[r]);
+      group.pages.add_pages(sequence, row_extent);
+      for (int32_t position = row_extent.length; position < row_extent.new_length; ++position)
+        group.slots.host[slot++] = group.pages.slot(sequence, position);
+      if (group.pages.ages_after_append()) group.pages.age(sequence, row_extent, group.ages);
       const std::span<const int32_t> table = group.pages.table(sequence);
-      std::copy(table.begin(), table.end(), group.table.begin() + static_cast<std::ptrdiff_t>(r * stride));
+      std::copy(table.begin(), table.end(), group.table.host + r * stride);
+    }
+    group.num_ages = std::ssize(group.ages);
+    std::copy(group.ages.begin(), group.ages.end(), group.listed.host);
+  }
+}
+
+void KvCacheSet::Impl::pad_tables(StepPadding padding) {
+  if (padding.num_requests == 0) return;
+  KVANT_CHECK(padding.num_requests >= step_requests && padding.num_requests <= limits.max_requests);
+  KVANT_CHECK(padding.num_tokens >= step_tokens && padding.num_tokens <= limits.max_tokens);
+  for (int32_t r = step_requests; r < padding.num_requests; ++r) {
+    q_offsets.host[r + 1] = step_tokens;
+    kv_lens.host[r] = 0;
+  }
+  for (Group& group : groups) {
+    std::fill(group.slots.host + step_tokens, group.slots.host + padding.num_tokens, attn::kSkipSlot);
+    // Two sizes of list, so that most steps do not walk a list as long as the batch.
+    for (const int64_t size : {int64_t{padding.num_requests} / 8, int64_t{padding.num_requests}}) {
+      if (group.num_ages == 0 || group.num_ages > size) continue;
+      std::fill(group.listed.host + group.num_ages, group.listed.host + size,
+                attn::PageAge{.exact_page = attn::kNoPage, .base_page = attn::kNoPage});
+      group.num_ages = size;
+      break;
     }
   }
-  return {};
+  step_requests = padding.num_requests;
+  step_tokens = padding.num_tokens;
+}
+
+std::optional<StepShape> KvCacheSet::step_shape() const {
+  const Impl& impl = *impl_;
+  if (impl.groups.size() > StepShape::kMaxGroups) return std::nullopt;
+  StepShape shape{.num_requests = impl.step_requests, .num_tokens = impl.step_tokens};
+  for (size_t g = 0; g < impl.groups.size(); ++g) {
+    if (impl.groups[g].num_ages > impl.step_requests) return std::nullopt;
+    shape.num_ages[g] = static_cast<int32_t>(impl.groups[g].num_ages);
+    shape.narrow[g] = impl.plans.is_narrow(g, impl.step_query_len);
+  }
+  return shape;
 }
 
 Status KvCacheSet::attend(int32_t layer_index, const AttendArgs& args, Stream stream) {
@@ -252,32 +326,30 @@ Status KvCacheSet::attend(int32_t layer_index, const AttendArgs& args, Stream st
   if (impl.step_tokens == 0) return {};
   Layer& layer = impl.layers[static_cast<size_t>(layer_index)];
   Group& group = impl.groups[layer.group];
-  const attn::AgeArgs age{.cache = layer.view,
-                          .policy = group.info.spec.policy,
-                          .ages = group.ages.data(),
-                          .num_ages = std::ssize(group.ages)};
+  const attn::AgeArgs age{
+      .cache = layer.view, .policy = group.info.spec.policy, .ages = group.listed.device, .num_ages = group.num_ages};
   // Exact pages that aged may already belong to another sequence, which writes them in this step.
   if (age.num_ages > 0 && !group.pages.ages_after_append()) KVANT_RETURN_IF_ERROR(attn::age_pages(age, stream));
   KVANT_RETURN_IF_ERROR(attn::append({.cache = layer.view,
                                       .policy = group.info.spec.policy,
                                       .k = args.k,
                                       .v = args.v,
-                                      .dtype = DType::kF32,
+                                      .dtype = group.info.desc.q_dtype,
                                       .k_token_stride = args.k_token_stride,
                                       .v_token_stride = args.v_token_stride,
-                                      .slots = group.slots.data(),
+                                      .slots = group.slots.device,
                                       .num_tokens = impl.step_tokens},
                                      stream));
   if (age.num_ages > 0 && group.pages.ages_after_append()) KVANT_RETURN_IF_ERROR(attn::age_pages(age, stream));
-  return attn::run(group.plan,
+  return attn::run(impl.plans.plan(layer.group, impl.step_query_len),
                    {.cache = layer.view,
                     .q = args.q,
                     .out = args.out,
-                    .q_offsets = impl.q_offsets.data(),
-                    .kv_lens = impl.kv_lens.data(),
-                    .page_table = group.table.data(),
+                    .q_offsets = impl.q_offsets.device,
+                    .kv_lens = impl.kv_lens.device,
+                    .page_table = group.table.device,
                     .page_table_stride = group.pages.table_stride(),
-                    .num_requests = static_cast<int32_t>(impl.step.size()),
+                    .num_requests = impl.step_requests,
                     .num_tokens = impl.step_tokens,
                     .sinks = args.sinks},
                    stream);
@@ -293,7 +365,7 @@ void KvCacheSet::end_step() {
     if (on_grid) sequence.grid_end = sequence.length;
   }
   impl.step.clear();
-  impl.step_tokens = 0;
+  impl.step_tokens = impl.step_requests = 0;
 }
 
 const attn::KvSpec& KvCacheSet::spec() const { return impl_->options.spec; }
@@ -332,14 +404,7 @@ std::string KvCacheSet::format() const {
   return out;
 }
 
-std::string KvCacheSet::route() const {
-  std::string out;
-  for (const Group& group : impl_->groups) {
-    if (out.find(group.plan.route()) != std::string::npos) continue;
-    out += (out.empty() ? "" : ", ") + group.plan.route();
-  }
-  return out;
-}
+std::string KvCacheSet::route() const { return impl_->plans.routes(); }
 
 std::string KvCacheSet::scale_source() const {
   if (uses_profile())

@@ -1,7 +1,10 @@
 #pragma once
 
+#include <array>
+#include <compare>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -44,6 +47,24 @@ struct StepRow {
   SequenceId sequence = 0;
   int32_t num_tokens = 0;
   RowPhase phase = RowPhase::kDecode;
+};
+
+/// What a step is padded to, so that a captured step can serve it: requests without tokens, and tokens that no request
+/// has. 0 = no padding.
+struct StepPadding {
+  int32_t num_requests = 0;
+  int32_t num_tokens = 0;
+};
+
+/// What `attend` launches in a step. Steps of one shape make the same calls with the same pointers.
+struct StepShape {
+  static constexpr size_t kMaxGroups = 6;
+  int32_t num_requests = 0;
+  int32_t num_tokens = 0;
+  std::array<int32_t, kMaxGroups> num_ages{};
+  std::array<bool, kMaxGroups> narrow{};
+
+  friend auto operator<=>(const StepShape&, const StepShape&) = default;
 };
 
 /// The cache of a model under one `--kv` spec: pools, page tables, exact edges, conditioner and attention plans of
@@ -93,8 +114,11 @@ class KvCacheSet {
   /// Gives up cached prefixes until there are free base pages for this many tokens; false when that is not enough.
   bool make_token_room(int64_t tokens);
 
-  /// Reserves pages, ages what falls out of the tail, and prepares slots and tables. On failure nothing has changed.
-  Status begin_step(std::span<const StepRow> rows);
+  /// Reserves pages, ages what falls out of the tail, and prepares slots and tables on the device. On failure nothing
+  /// has changed. The step before must be done on the device.
+  Status begin_step(std::span<const StepRow> rows, StepPadding padding = {});
+  /// None where padding cannot make steps alike: too many layer groups, or more ageing pages than requests.
+  std::optional<StepShape> step_shape() const;
   /// Writes this step's keys and values of a layer, ages its pages, then attends. Tokens are those of the rows, in
   /// order. q and out are dense [tokens, heads, head_dim]; k and v have token strides in elements. All are activations
   /// of the stream's device, f32 on the CPU and bf16 on CUDA.

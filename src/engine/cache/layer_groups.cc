@@ -32,29 +32,42 @@ attn::KvSpec layer_spec(const LayerConfig& layer, const attn::KvSpec& spec, bool
 
 }  // namespace
 
+attn::KvLayout device_layout(attn::KvLayout layout, const DeviceInfo& device) {
+  if (device.family == DeviceFamily::kCpu) return layout;
+  if (layout.k_format == attn::KvFormat::kNvfp4 || layout.v_format == attn::KvFormat::kNvfp4) {
+    layout.code_order = attn::CodeOrder::kPacked;
+    layout.scale_order = attn::ScaleOrder::kLanes;
+  }
+  return layout;
+}
+
 Result<std::vector<LayerGroup>> make_layer_groups(const ModelConfig& config, const attn::KvSpec& spec,
-                                                  int32_t page_size) {
+                                                  int32_t page_size, const DeviceInfo& device) {
   const bool has_full_layers = std::any_of(config.layers.begin(), config.layers.end(),
                                            [](const LayerConfig& layer) { return layer.window == 0; });
+  const DType activations = device.family == DeviceFamily::kCpu ? DType::kF32 : DType::kBf16;
   std::vector<LayerGroup> groups;
   for (int32_t index = 0; index < config.num_layers(); ++index) {
     const LayerConfig& layer = config.layers[static_cast<size_t>(index)];
     LayerGroup group{.spec = layer_spec(layer, spec, has_full_layers), .desc = {}, .layers = {}};
     if (group.spec.automatic) return failure(StatusCode::kInternal, "a cache needs a resolved --kv spec, not auto");
     group.desc = {.num_q_heads = layer.num_q_heads,
-                  .layout = {.k_format = group.spec.k_format,
-                             .v_format = group.spec.v_format,
-                             .head_dim_k = layer.head_dim_k,
-                             .head_dim_v = layer.head_dim_v,
-                             .num_kv_heads = layer.num_kv_heads,
-                             .page_size = page_size},
+                  .layout = device_layout({.k_format = group.spec.k_format,
+                                           .v_format = group.spec.v_format,
+                                           .head_dim_k = layer.head_dim_k,
+                                           .head_dim_v = layer.head_dim_v,
+                                           .num_kv_heads = layer.num_kv_heads,
+                                           .page_size = page_size},
+                                          device),
                   .exact_pages = group.spec.edges.enabled(),
                   .conditioning = group.spec.conditioning,
                   .softmax_scale = layer.softmax_scale,
                   .soft_cap = layer.soft_cap,
                   .window = layer.window,
                   .sinks = layer.sinks,
-                  .context_parallel = {}};
+                  .context_parallel = {},
+                  .q_dtype = activations,
+                  .out_dtype = activations};
     if (Status status = group.desc.layout.validate(); !status.ok())
       return failure(status.code(), fmt::format("layer {}: {}", index, status.message()));
     const auto same = std::find_if(groups.begin(), groups.end(), [&](const LayerGroup& other) {
