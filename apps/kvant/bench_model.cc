@@ -10,6 +10,7 @@
 
 #include <fmt/format.h>
 
+#include "bench_dummy.h"
 #include "command.h"
 #include "core/read_bandwidth.h"
 #include "engine/loaded_model.h"
@@ -30,14 +31,18 @@ struct BenchModelOptions {
   int32_t generate = 32;
   int32_t repetitions = 3;
   bool json = false;
+  DummyBenchOptions dummy;
 };
 
 constexpr const char* kExamples =
     "  kvant bench model model.gguf --kv bf16 --kv nvfp4 --depth 0 2048 8064 --threads 2\n"
-    "  kvant bench model model.gguf --kv nvfp4 --prompt 512 --generate 64 --repetitions 5 --json\n";
+    "  kvant bench model model.gguf --kv nvfp4 --prompt 512 --generate 64 --repetitions 5 --json\n"
+    "  kvant bench model --dummy bench/shapes/qwen3-8b.json --kv bf16 e4m3 --batch 1 64 --at-context 1024 4096\n";
 
 void add_options(CLI::App& app, BenchModelOptions& options) {
   add_model_path(app, options.model.model);
+  app.get_option("--model")->required(false);
+  add_dummy_options(app, options.dummy);
   const auto add_count = [&](const char* name, int32_t& value, int32_t least, const char* text) {
     app.add_option(name, value, text)->capture_default_str()->check(CLI::Range(least, 1 << 24))->type_name("N");
   };
@@ -182,6 +187,17 @@ void print_table(const Json& json) {
 
 Status run(const BenchModelOptions& options) {
   ProgressBar bar;
+  if (options.model.model.empty() == options.dummy.shape.empty())
+    return {StatusCode::kInvalidArgument, "either a model file or --dummy FILE is needed"};
+  if (!options.dummy.shape.empty()) {
+    KVANT_ASSIGN_OR_RETURN(const Json json, bench_dummy(options.dummy, options.kv, options.model.threads, bar));
+    if (options.json) {
+      print_json(json);
+    } else {
+      print_dummy_table(json);
+    }
+    return {};
+  }
   KVANT_ASSIGN_OR_RETURN(const Json json, measure(options, bar));
   if (options.json) {
     print_json(json);

@@ -44,14 +44,18 @@ inline std::vector<int32_t> random_tokens(int32_t count, int32_t vocabulary, uin
 /// A tiny model with its threads, and short ways to run it.
 class TinyModel {
  public:
-  explicit TinyModel(const TinyLlamaConfig& config = {}, int num_threads = 1) : config_(config), pool_(num_threads) {
+  explicit TinyModel(const TinyLlamaConfig& config = {}, int num_threads = 1, bool cuda = false)
+      : config_(config), pool_(num_threads) {
     engine::ModelSource source = open_model(tiny_llama_gguf(config));
     hash_ = source.hash;
-    runner_ =
-        engine::Runner::create(
-            std::move(source),
-            {.weights = engine::WeightFormat::kF32, .max_batch_tokens = 512, .max_requests = 8, .progress = {}}, pool_)
-            .value();
+    runner_ = engine::Runner::create(std::move(source),
+                                     {.weights = cuda ? engine::WeightFormat::kBf16 : engine::WeightFormat::kF32,
+                                      .max_batch_tokens = 512,
+                                      .max_requests = 8,
+                                      .cuda = cuda,
+                                      .progress = {}},
+                                     pool_)
+                  .value();
   }
 
   engine::Runner& runner() { return *runner_; }

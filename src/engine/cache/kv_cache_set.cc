@@ -368,6 +368,7 @@ void KvCacheSet::end_step() {
   impl.step_tokens = impl.step_requests = 0;
 }
 
+uint64_t KvCacheSet::id() const { return impl_->options.id; }
 const attn::KvSpec& KvCacheSet::spec() const { return impl_->options.spec; }
 std::span<const LayerGroup> KvCacheSet::groups() const { return impl_->infos; }
 

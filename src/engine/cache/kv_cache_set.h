@@ -40,6 +40,7 @@ struct KvCacheOptions {
   /// The user named the profile: FP8 specs without conditioning take their scales from it too, instead of 1.
   bool profile_is_explicit = false;
   bool batch_invariant = false;
+  uint64_t id = 0;  ///< Given by the runner.
 };
 
 /// One sequence's part in a step.
@@ -134,6 +135,10 @@ class KvCacheSet {
   Status attend(int32_t layer, const AttendArgs& args, Stream stream);
   void end_step();
 
+  /// Fills all pages with reproducible noise, small numbers in every format: for measurements of time.
+  Status fill_with_noise();
+  /// Tells the sets of one runner apart for ever, unlike their addresses.
+  uint64_t id() const;
   const attn::KvSpec& spec() const;
   /// The specs in effect in canonical form: one, or one per group with its number of layers.
   std::string format() const;

@@ -1,6 +1,7 @@
 #include "engine/runner/decoder.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "core/float_bits.h"
@@ -9,7 +10,7 @@
 namespace kvant::engine {
 namespace {
 
-/// Rows of logits that the device holds at once; more are done in turns.
+/// Rows of logits that the decoder holds at once; more are done in turns.
 constexpr int64_t kMaxHeadRows = 256;
 
 struct Widths {
@@ -83,32 +84,73 @@ Status Decoder::allocate(int64_t max_tokens) {
   const int64_t ffn = largest(config_, [](const auto& l) { return int64_t{l.ffn_size}; });
   KVANT_RETURN_IF_ERROR(make(gate_up_, max_tokens, 2 * ffn, element));
   KVANT_RETURN_IF_ERROR(make(activated_, max_tokens, ffn, element));
-  if (!cuda) return make(projected_, max_tokens, config_.hidden_size, kFloat);
+  if (!cuda) KVANT_RETURN_IF_ERROR(make(projected_, max_tokens, config_.hidden_size, kFloat));
   head_rows_ = std::min(max_tokens, kMaxHeadRows);
-  return make(logits_, head_rows_, config_.vocabulary_size, kFloat);
+  KVANT_RETURN_IF_ERROR(make(logits_, head_rows_, config_.vocabulary_size, kFloat));
+  KVANT_RETURN_IF_ERROR(make(best_, head_rows_, 1, sizeof(int32_t)));
+  KVANT_ASSIGN_OR_RETURN(host_best_, DeviceBuffer::create(cuda ? MemoryKind::kPinned : MemoryKind::kHost,
+                                                          head_rows_ * int64_t{sizeof(int32_t)}, "drawn tokens"));
+  KVANT_ASSIGN_OR_RETURN(argmax_, ops::DeviceArgmax::create(head_rows_, stream_));
+  return {};
 }
 
 Status Decoder::send_tokens(const DecoderPass& pass) {
   std::copy(pass.tokens.begin(), pass.tokens.end(), tokens_.host);
   std::copy(pass.positions.begin(), pass.positions.end(), positions_.host);
+  // Tokens that pad a captured pass: any will do, nobody reads what becomes of them.
+  std::fill(tokens_.host + pass.tokens.size(), tokens_.host + tokens_.count, 0);
+  std::fill(positions_.host + pass.tokens.size(), positions_.host + positions_.count, 0);
   std::copy(pass.wanted.begin(), pass.wanted.end(), wanted_.host);
   return step_.upload(stream_);
 }
 
 Status Decoder::run(const DecoderPass& pass, LayerObserver* observer) {
-  const int64_t num_tokens = std::ssize(pass.tokens);
   KVANT_RETURN_IF_ERROR(send_tokens(pass));
+  const auto miss = [&](GraphMiss reason) {
+    if (stream_.cuda != nullptr) graphs_.note_miss(reason);
+  };
+  if (pass.kind == DecoderPass::Kind::kDecodes && observer == nullptr && stream_.cuda != nullptr) {
+    if (const std::optional<StepShape> shape = pass.segments.front().cache->step_shape())
+      return run_captured(pass, *shape);
+    miss(GraphMiss::kUnevenAgeing);
+  } else if (observer != nullptr) {
+    miss(GraphMiss::kObserved);
+  }
+  KVANT_RETURN_IF_ERROR(run_layers(std::ssize(pass.tokens), pass.segments, observer));
+  return head(pass);
+}
+
+Status Decoder::run_layers(int64_t num_tokens, std::span<const PassSegment> segments, LayerObserver* observer) {
   KVANT_RETURN_IF_ERROR(weights_.embedding.run(tokens_.device, num_tokens, hidden_.as<float>(), stream_));
   for (ops::Rope& rope : ropes_) KVANT_RETURN_IF_ERROR(rope.set_positions(positions_.device, num_tokens, stream_));
   for (int32_t layer = 0; layer < config_.num_layers(); ++layer) {
-    KVANT_RETURN_IF_ERROR(attention(layer, pass, observer));
+    KVANT_RETURN_IF_ERROR(attention(layer, num_tokens, segments, observer));
     KVANT_RETURN_IF_ERROR(feed_forward(layer, num_tokens));
   }
-  KVANT_RETURN_IF_ERROR(head(pass));
-  return synchronise(stream_);
+  return {};
+}
+
+Status Decoder::run_captured(const DecoderPass& pass, const StepShape& shape) {
+  const GraphCache::Key key{.cache = pass.segments.front().cache->id(), .shape = shape, .parts = parts_};
+  const auto calls = [&]() -> Status {
+    KVANT_RETURN_IF_ERROR(run_layers(shape.num_tokens, pass.segments, nullptr));
+    return head_rows(shape.num_tokens, nullptr);
+  };
+  const auto row_of = [&](int64_t i) { return int64_t{pass.wanted[static_cast<size_t>(i)]}; };
+  if (const CudaGraph* graph = graphs_.find(key); graph != nullptr) {
+    graphs_.note_replay();
+    KVANT_RETURN_IF_ERROR(graph->launch(stream_));
+    return deliver(pass, 0, std::ssize(pass.wanted), row_of);
+  }
+  // The first pass of a shape runs call by call, which makes what a capture must not make: plans, loaded kernels.
+  graphs_.note_miss(GraphMiss::kFirstOfShape);
+  KVANT_RETURN_IF_ERROR(calls());
+  KVANT_RETURN_IF_ERROR(deliver(pass, 0, std::ssize(pass.wanted), row_of));
+  return graphs_.capture(key, stream_, calls);
 }
 
 Status Decoder::normalise(const DeviceBuffer& weight, int64_t num_rows, const int32_t* row_indices) {
+  if (!runs_rest()) return {};
   return ops::normalise({.x = values(hidden_),
                          .row_indices = row_indices,
                          .num_rows = num_rows,
@@ -119,28 +161,35 @@ Status Decoder::normalise(const DeviceBuffer& weight, int64_t num_rows, const in
                         stream_);
 }
 
-Status Decoder::attention(int32_t index, const DecoderPass& pass, LayerObserver* observer) {
+Status Decoder::split_qkv(int32_t index, int64_t num_tokens) {
   const LayerConfig& layer = config_.layers[static_cast<size_t>(index)];
   const DecoderLayer& weights = weights_.layers[static_cast<size_t>(index)];
-  const Widths width = widths(layer);
-  const int64_t num_tokens = std::ssize(pass.tokens);
+  if (!runs_rest()) return {};
+  return ops::split_qkv({.qkv = qkv_.data(),
+                         .q = q_.data(),
+                         .num_tokens = num_tokens,
+                         .num_q_heads = layer.num_q_heads,
+                         .num_kv_heads = layer.num_kv_heads,
+                         .head_dim_k = layer.head_dim_k,
+                         .head_dim_v = layer.head_dim_v,
+                         .bias = values(weights.qkv_bias),
+                         .q_norm = values(weights.q_norm),
+                         .k_norm = values(weights.k_norm),
+                         .epsilon = config_.norm_epsilon,
+                         .rope = &ropes_[layer_rope_[static_cast<size_t>(index)]]},
+                        stream_);
+}
+
+Status Decoder::attention(int32_t index, int64_t num_tokens, std::span<const PassSegment> segments,
+                          LayerObserver* observer) {
+  const DecoderLayer& weights = weights_.layers[static_cast<size_t>(index)];
+  const Widths width = widths(config_.layers[static_cast<size_t>(index)]);
   KVANT_RETURN_IF_ERROR(normalise(weights.attention_norm, num_tokens, nullptr));
-  KVANT_RETURN_IF_ERROR(weights.qkv->run({.x = normed_.data(), .num_rows = num_tokens, .y = qkv_.data()}, stream_));
-  KVANT_RETURN_IF_ERROR(ops::split_qkv({.qkv = qkv_.data(),
-                                        .q = q_.data(),
-                                        .num_tokens = num_tokens,
-                                        .num_q_heads = layer.num_q_heads,
-                                        .num_kv_heads = layer.num_kv_heads,
-                                        .head_dim_k = layer.head_dim_k,
-                                        .head_dim_v = layer.head_dim_v,
-                                        .bias = values(weights.qkv_bias),
-                                        .q_norm = values(weights.q_norm),
-                                        .k_norm = values(weights.k_norm),
-                                        .epsilon = config_.norm_epsilon,
-                                        .rope = &ropes_[layer_rope_[static_cast<size_t>(index)]]},
-                                       stream_));
+  KVANT_RETURN_IF_ERROR(multiply(*weights.qkv, {.x = normed_.data(), .num_rows = num_tokens, .y = qkv_.data()}));
+  KVANT_RETURN_IF_ERROR(split_qkv(index, num_tokens));
   if (observer != nullptr) KVANT_RETURN_IF_ERROR(observe(index, num_tokens, *observer));
-  for (const PassSegment& segment : pass.segments) {
+  for (const PassSegment& segment : segments) {
+    if (parts_ == PassParts::kProducts) break;
     const int64_t row = segment.first_token * width.qkv();
     KVANT_RETURN_IF_ERROR(segment.cache->attend(index,
                                                 {.q = activations(q_, segment.first_token * width.q),
@@ -152,12 +201,11 @@ Status Decoder::attention(int32_t index, const DecoderPass& pass, LayerObserver*
                                                  .out = activations(attended_, segment.first_token * width.attended)},
                                                 stream_));
   }
-  return weights.output->run({.x = attended_.data(),
-                              .num_rows = num_tokens,
-                              .y = hidden_.data(),
-                              .output = ops::LinearOutput::kAddF32,
-                              .scratch = projected_.data()},
-                             stream_);
+  return multiply(*weights.output, {.x = attended_.data(),
+                                    .num_rows = num_tokens,
+                                    .y = hidden_.data(),
+                                    .output = ops::LinearOutput::kAddF32,
+                                    .scratch = projected_.data()});
 }
 
 Status Decoder::feed_forward(int32_t index, int64_t num_tokens) {
@@ -165,27 +213,37 @@ Status Decoder::feed_forward(int32_t index, int64_t num_tokens) {
   const DecoderLayer& weights = weights_.layers[static_cast<size_t>(index)];
   KVANT_RETURN_IF_ERROR(normalise(weights.ffn_norm, num_tokens, nullptr));
   KVANT_RETURN_IF_ERROR(
-      weights.gate_up->run({.x = normed_.data(), .num_rows = num_tokens, .y = gate_up_.data()}, stream_));
+      multiply(*weights.gate_up, {.x = normed_.data(), .num_rows = num_tokens, .y = gate_up_.data()}));
   switch (layer.activation) {
     case Activation::kSilu:
+      if (!runs_rest()) break;
       KVANT_RETURN_IF_ERROR(ops::gate_silu(
           {.gate_up = gate_up_.data(), .num_rows = num_tokens, .size = layer.ffn_size, .out = activated_.data()},
           stream_));
       break;
   }
-  return weights.down->run({.x = activated_.data(),
-                            .num_rows = num_tokens,
-                            .y = hidden_.data(),
-                            .output = ops::LinearOutput::kAddF32,
-                            .scratch = projected_.data()},
-                           stream_);
+  return multiply(*weights.down, {.x = activated_.data(),
+                                  .num_rows = num_tokens,
+                                  .y = hidden_.data(),
+                                  .output = ops::LinearOutput::kAddF32,
+                                  .scratch = projected_.data()});
 }
 
 Status Decoder::head(const DecoderPass& pass) {
-  return stream_.cuda != nullptr ? head_on_device(pass) : head_on_cpu(pass);
+  const bool logits_alone =
+      std::all_of(pass.best.begin(), pass.best.end(), [](const int32_t* best) { return best == nullptr; });
+  if (stream_.cuda == nullptr && logits_alone) return head_in_place(pass);
+  const int64_t num_wanted = std::ssize(pass.wanted);
+  for (int64_t begin = 0; begin < num_wanted; begin += head_rows_) {
+    const int64_t end = std::min(num_wanted, begin + head_rows_);
+    KVANT_RETURN_IF_ERROR(head_rows(end - begin, wanted_.device + begin));
+    KVANT_RETURN_IF_ERROR(deliver(pass, begin, end, [&](int64_t i) { return i - begin; }));
+  }
+  // Also where nothing is wanted the tables of this step must be free for the next.
+  return num_wanted == 0 ? synchronise(stream_) : Status();
 }
 
-Status Decoder::head_on_cpu(const DecoderPass& pass) {
+Status Decoder::head_in_place(const DecoderPass& pass) {
   const int64_t num_wanted = std::ssize(pass.wanted);
   KVANT_RETURN_IF_ERROR(normalise(weights_.final_norm, num_wanted, wanted_.device));
   // One product per run of rows whose logits lie side by side: nearly always all of them.
@@ -204,18 +262,27 @@ Status Decoder::head_on_cpu(const DecoderPass& pass) {
   return {};
 }
 
-Status Decoder::head_on_device(const DecoderPass& pass) {
-  const int64_t num_wanted = std::ssize(pass.wanted);
-  const int64_t row_bytes = config_.vocabulary_size * int64_t{sizeof(float)};
-  for (int64_t begin = 0; begin < num_wanted; begin += head_rows_) {
-    const int64_t num_rows = std::min(head_rows_, num_wanted - begin);
-    KVANT_RETURN_IF_ERROR(normalise(weights_.final_norm, num_rows, wanted_.device + begin));
-    KVANT_RETURN_IF_ERROR(weights_.head->run(
-        {.x = normed_.data(), .num_rows = num_rows, .y = logits_.data(), .output = ops::LinearOutput::kF32}, stream_));
-    for (int64_t row = 0; row < num_rows; ++row)
-      KVANT_RETURN_IF_ERROR(copy_bytes(pass.logits[static_cast<size_t>(begin + row)], logits_.data() + row * row_bytes,
-                                       row_bytes, stream_));
+Status Decoder::head_rows(int64_t num_rows, const int32_t* row_indices) {
+  KVANT_RETURN_IF_ERROR(normalise(weights_.final_norm, num_rows, row_indices));
+  KVANT_RETURN_IF_ERROR(
+      multiply(*weights_.head,
+               {.x = normed_.data(), .num_rows = num_rows, .y = logits_.data(), .output = ops::LinearOutput::kF32}));
+  if (runs_rest())
+    KVANT_RETURN_IF_ERROR(
+        argmax_.run(logits_.as<float>(), num_rows, config_.vocabulary_size, best_.as<int32_t>(), stream_));
+  return copy_bytes(host_best_.data(), best_.data(), num_rows * int64_t{sizeof(int32_t)}, stream_);
+}
+
+template <class RowOf>
+Status Decoder::deliver(const DecoderPass& pass, int64_t begin, int64_t end, const RowOf& row_of) {
+  for (int64_t i = begin; i < end; ++i) {
+    if (float* to = pass.logits[static_cast<size_t>(i)]; to != nullptr)
+      KVANT_RETURN_IF_ERROR(copy_bytes(to, logits_.as<float>() + row_of(i) * config_.vocabulary_size,
+                                       config_.vocabulary_size * int64_t{sizeof(float)}, stream_));
   }
+  KVANT_RETURN_IF_ERROR(synchronise(stream_));
+  for (int64_t i = begin; i < end; ++i)
+    if (int32_t* to = pass.best[static_cast<size_t>(i)]; to != nullptr) *to = host_best_.as<int32_t>()[row_of(i)];
   return {};
 }
 

@@ -8,6 +8,7 @@
 #include "core/device_memory.h"
 #include "engine/cache/kv_cache_set.h"
 #include "engine/runner/decoder_weights.h"
+#include "engine/runner/graph_cache.h"
 #include "engine/runner/runner.h"
 #include "kvant/core/status.h"
 #include "kvant/core/stream.h"
@@ -26,11 +27,17 @@ struct PassSegment {
 
 /// One trip of a batch of tokens through all layers. Everything is in host memory.
 struct DecoderPass {
+  enum class Kind : uint8_t {
+    kMixed,    ///< Run call by call.
+    kDecodes,  ///< One cache set's decode rows: captured on CUDA. Its step may be padded with tokens.
+  };
+  Kind kind = Kind::kMixed;
   std::span<const int32_t> tokens;
   std::span<const int32_t> positions;  ///< One per token.
   std::span<const PassSegment> segments;
   std::span<const int32_t> wanted;  ///< Token indices whose logits are wanted,
-  std::span<float* const> logits;   ///< and where each goes: [vocabulary].
+  std::span<float* const> logits;   ///< where each goes, [vocabulary]; null where only the token is wanted,
+  std::span<int32_t* const> best;   ///< and where the most likely token goes; null = nowhere.
 };
 
 /// The decoder-only transformer that a ModelConfig describes, on the device of a stream. Buffers are sized once for
@@ -40,8 +47,14 @@ class Decoder {
   static Result<std::unique_ptr<Decoder>> create(const ModelConfig& config, const DecoderWeights& weights,
                                                  int64_t max_tokens, Stream stream);
 
-  /// Returns when the logits are there.
+  /// Returns when the logits and tokens are there.
   Status run(const DecoderPass& pass, LayerObserver* observer);
+
+  /// Rows of a pass that can be captured.
+  int64_t max_captured_rows() const { return head_rows_; }
+  GraphCache& graphs() { return graphs_; }
+  const GraphCache& graphs() const { return graphs_; }
+  void set_parts(PassParts parts) { parts_ = parts; }
 
  private:
   Decoder(const ModelConfig& config, const DecoderWeights& weights, Stream stream)
@@ -50,13 +63,24 @@ class Decoder {
   Status allocate(int64_t max_tokens);
   Status create_ropes(int64_t max_tokens);
   Status send_tokens(const DecoderPass& pass);
-  Status attention(int32_t layer, const DecoderPass& pass, LayerObserver* observer);
+  Status run_layers(int64_t num_tokens, std::span<const PassSegment> segments, LayerObserver* observer);
+  Status run_captured(const DecoderPass& pass, const StepShape& shape);
+  Status attention(int32_t layer, int64_t num_tokens, std::span<const PassSegment> segments, LayerObserver* observer);
+  Status split_qkv(int32_t layer, int64_t num_tokens);
   Status feed_forward(int32_t layer, int64_t num_tokens);
   Status head(const DecoderPass& pass);
-  Status head_on_cpu(const DecoderPass& pass);
-  Status head_on_device(const DecoderPass& pass);
+  Status head_in_place(const DecoderPass& pass);
+  /// Logits of rows, and their most likely tokens, in the decoder's own memory.
+  Status head_rows(int64_t num_rows, const int32_t* row_indices);
+  /// Waits, then hands out what is wanted of the last `head_rows`; row_of(i) is where wanted row i lies.
+  template <class RowOf>
+  Status deliver(const DecoderPass& pass, int64_t begin, int64_t end, const RowOf& row_of);
   Status normalise(const DeviceBuffer& weight, int64_t num_rows, const int32_t* row_indices);
   Status observe(int32_t layer, int64_t num_tokens, LayerObserver& observer);
+  Status multiply(ops::Linear& linear, const ops::LinearArgs& args) {
+    return parts_ == PassParts::kAttention ? Status() : linear.run(args, stream_);
+  }
+  bool runs_rest() const { return parts_ == PassParts::kAll; }
   /// A piece of activations, in elements.
   std::byte* activations(const DeviceBuffer& buffer, int64_t element) const {
     return buffer.data() + element * dtype_bytes(ops::activation_dtype(stream_));
@@ -78,8 +102,13 @@ class Decoder {
   DeviceBuffer gate_up_;
   DeviceBuffer activated_;
   DeviceBuffer projected_;  ///< CPU: scratch of products that are added.
-  DeviceBuffer logits_;     ///< CUDA: [head rows, vocabulary] fp32
+  DeviceBuffer logits_;     ///< [head_rows, vocabulary] fp32
+  DeviceBuffer best_;       ///< [head_rows] most likely tokens,
+  DeviceBuffer host_best_;  ///< and their copy for the host.
+  ops::DeviceArgmax argmax_;
   int64_t head_rows_ = 0;
+  GraphCache graphs_;
+  PassParts parts_ = PassParts::kAll;
 };
 
 }  // namespace kvant::engine

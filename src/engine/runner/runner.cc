@@ -6,8 +6,10 @@
 
 #include <fmt/format.h>
 
+#include "core/device_memory.h"
 #include "engine/runner/decoder.h"
 #include "engine/runner/decoder_weights.h"
+#include "kvant/core/device.h"
 #include "kvant/core/stream.h"
 #include "ops/linear.h"
 
@@ -34,13 +36,18 @@ struct Runner::Impl {
   struct Progress {
     int64_t done = 0;         ///< Tokens.
     int64_t part = 0;         ///< Tokens of the current pass.
-    float* logits = nullptr;  ///< Where the row's next logits go.
+    float* logits = nullptr;  ///< Where the row's next logits go,
+    int32_t* best = nullptr;  ///< or its next most likely token.
   };
 
-  Impl(ModelSource model, ThreadPool& threads) : source(std::move(model)), pool(threads) {}
+  Impl(ModelSource model, ThreadPool& threads)
+      : source(std::move(model)), pool(threads), stream(Stream::on_cpu(threads)) {}
 
   ModelSource source;
   ThreadPool& pool;
+  CudaStream cuda;  ///< Before what is done on it.
+  Stream stream;
+  uint64_t next_cache_id = 0;
   RunnerOptions options;
   ops::LinearFormat format = ops::LinearFormat::kF32;
   DecoderWeights weights;
@@ -56,6 +63,7 @@ struct Runner::Impl {
   std::vector<StepRow> step_rows;
   std::vector<int32_t> wanted;
   std::vector<float*> wanted_logits;
+  std::vector<int32_t*> wanted_best;
 
   Status check(std::span<const BatchRow> rows, const float* logits) const;
   void start(std::span<const BatchRow> rows, float* logits);
@@ -63,6 +71,8 @@ struct Runner::Impl {
   bool plan_pass(std::span<const BatchRow> rows);
   Status run_pass(std::span<const BatchRow> rows);
   void add_row(const BatchRow& row, Progress& state);
+  /// The kind of the planned pass, and what its step is padded to.
+  DecoderPass::Kind classify(std::span<const BatchRow> rows, StepPadding& padding) const;
 };
 
 Runner::Runner(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -78,7 +88,12 @@ Result<std::unique_ptr<Runner>> Runner::create(ModelSource source, const RunnerO
   impl->options = options;
   const ModelConfig& config = impl->source.config;
   if (impl->options.max_context <= 0) impl->options.max_context = config.context_limit;
-  const Stream stream = Stream::on_cpu(pool);
+  if (options.cuda) {
+    if (cuda_devices().empty()) return failure(StatusCode::kUnsupported, "no CUDA device was found; use --device cpu");
+    KVANT_ASSIGN_OR_FAIL(impl->cuda, CudaStream::create());
+    impl->stream = impl->cuda.stream();
+  }
+  const Stream stream = impl->stream;
   KVANT_ASSIGN_OR_FAIL(impl->format, choose_linear_format(options.weights, stream));
   KVANT_ASSIGN_OR_FAIL(impl->weights, load_decoder_weights(impl->source, impl->format, options.max_batch_tokens,
                                                            options.progress, stream, pool));
@@ -88,6 +103,7 @@ Result<std::unique_ptr<Runner>> Runner::create(ModelSource source, const RunnerO
   impl->positions.reserve(max_tokens);
   impl->wanted.reserve(max_tokens);
   impl->wanted_logits.reserve(max_tokens);
+  impl->wanted_best.reserve(max_tokens);
   impl->segments.reserve(max_tokens);
   impl->step_rows.reserve(max_tokens);
   return std::unique_ptr<Runner>(new Runner(std::move(impl)));
@@ -96,8 +112,10 @@ Result<std::unique_ptr<Runner>> Runner::create(ModelSource source, const RunnerO
 const ModelConfig& Runner::config() const { return impl_->source.config; }
 std::string_view Runner::weights() const { return ops::to_string(impl_->format); }
 int64_t Runner::weight_bytes() const { return impl_->weights.bytes; }
-Stream Runner::stream() const { return Stream::on_cpu(impl_->pool); }
+Stream Runner::stream() const { return impl_->stream; }
+const GraphStats& Runner::graph_stats() const { return impl_->decoder->graphs().stats(); }
 int32_t Runner::max_context() const { return impl_->options.max_context; }
+void Runner::set_parts(PassParts parts) { impl_->decoder->set_parts(parts); }
 void Runner::set_observer(LayerObserver* observer) { impl_->observer = observer; }
 
 Result<std::unique_ptr<KvCacheSet>> Runner::create_cache(const KvCacheOptions& options) {
@@ -106,11 +124,13 @@ Result<std::unique_ptr<KvCacheSet>> Runner::create_cache(const KvCacheOptions& o
     return failure(StatusCode::kInvalidArgument, fmt::format("a cache of {} tokens exceeds the runner's context of {}",
                                                              options.max_tokens, limits.max_context));
   }
-  return KvCacheSet::create(impl_->source.config, options,
+  KvCacheOptions identified = options;
+  identified.id = ++impl_->next_cache_id;
+  return KvCacheSet::create(impl_->source.config, identified,
                             {.max_requests = limits.max_requests,
                              .max_tokens = limits.max_batch_tokens,
                              .max_query_len = std::min(limits.max_batch_tokens, options.max_tokens)},
-                            Stream::on_cpu(impl_->pool));
+                            impl_->stream);
 }
 
 Status Runner::Impl::check(std::span<const BatchRow> rows, const float* logits) const {
@@ -129,7 +149,7 @@ Status Runner::Impl::check(std::span<const BatchRow> rows, const float* logits) 
       return {StatusCode::kInvalidArgument, fmt::format("a decode row of {} tokens exceeds the batch limit of {}",
                                                         row.tokens.size(), options.max_batch_tokens)};
     }
-    if (row.logits != LogitsWanted::kNone && logits == nullptr)
+    if (row.logits != LogitsWanted::kNone && row.best == nullptr && logits == nullptr)
       return {StatusCode::kInvalidArgument, "logits are wanted but there is no place for them"};
   }
   return {};
@@ -139,8 +159,9 @@ void Runner::Impl::start(std::span<const BatchRow> rows, float* logits) {
   progress.resize(rows.size());
   order.resize(rows.size());
   for (size_t i = 0; i < rows.size(); ++i) {
-    progress[i] = {.done = 0, .part = 0, .logits = logits};
+    progress[i] = {.done = 0, .part = 0, .logits = rows[i].best == nullptr ? logits : nullptr, .best = rows[i].best};
     order[i] = i;
+    if (rows[i].best != nullptr) continue;
     switch (rows[i].logits) {
       case LogitsWanted::kNone: break;
       case LogitsWanted::kLast:
@@ -198,7 +219,11 @@ void Runner::Impl::add_row(const BatchRow& row, Progress& state) {
   const auto want = [&](int32_t token) {
     wanted.push_back(token);
     wanted_logits.push_back(state.logits);
-    state.logits += source.config.vocabulary_size;
+    wanted_best.push_back(state.best);
+    if (state.best != nullptr)
+      ++state.best;
+    else
+      state.logits += source.config.vocabulary_size;
   };
   switch (row.logits) {
     case LogitsWanted::kNone: break;
@@ -213,12 +238,40 @@ void Runner::Impl::add_row(const BatchRow& row, Progress& state) {
   state.done += state.part;
 }
 
+DecoderPass::Kind Runner::Impl::classify(std::span<const BatchRow> rows, StepPadding& padding) const {
+  constexpr auto kMixed = DecoderPass::Kind::kMixed;
+  if (stream.cuda == nullptr || observer != nullptr) return kMixed;
+  const auto miss = [&](GraphMiss reason) {
+    decoder->graphs().note_miss(reason);
+    return kMixed;
+  };
+  const KvCacheSet* cache = nullptr;
+  int32_t num_requests = 0;
+  int64_t longest = 0;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (progress[i].part == 0) continue;
+    if (rows[i].phase != RowPhase::kDecode) return miss(GraphMiss::kPrompt);
+    if (cache != nullptr && rows[i].cache != cache) return miss(GraphMiss::kSeveralCaches);
+    cache = rows[i].cache;
+    ++num_requests;
+    longest = std::max(longest, progress[i].part);
+  }
+  const StepPadding wanted_padding = graph_padding(num_requests, static_cast<int32_t>(longest), options.max_requests);
+  if (wanted_padding.num_tokens > std::min<int64_t>(options.max_batch_tokens, decoder->max_captured_rows()))
+    return miss(GraphMiss::kTooManyRows);
+  padding = wanted_padding;
+  return DecoderPass::Kind::kDecodes;
+}
+
 Status Runner::Impl::run_pass(std::span<const BatchRow> rows) {
   tokens.clear();
   positions.clear();
   segments.clear();
   wanted.clear();
   wanted_logits.clear();
+  wanted_best.clear();
+  StepPadding padding;
+  const DecoderPass::Kind kind = classify(rows, padding);
   for (size_t begin = 0; begin < order.size();) {
     KvCacheSet* cache = rows[order[begin]].cache;
     const auto first_token = std::ssize(tokens);
@@ -228,15 +281,20 @@ Status Runner::Impl::run_pass(std::span<const BatchRow> rows) {
       if (progress[order[end]].part > 0) add_row(rows[order[end]], progress[order[end]]);
     begin = end;
     if (step_rows.empty()) continue;
-    if (Status status = cache->begin_step(step_rows); !status.ok()) {
+    if (Status status = cache->begin_step(step_rows, padding); !status.ok()) {
       for (const PassSegment& segment : segments) segment.cache->end_step();
       return status;
     }
     segments.push_back({.cache = cache, .first_token = first_token, .num_tokens = std::ssize(tokens) - first_token});
   }
-  Status status = decoder->run(
-      {.tokens = tokens, .positions = positions, .segments = segments, .wanted = wanted, .logits = wanted_logits},
-      observer);
+  Status status = decoder->run({.kind = kind,
+                                .tokens = tokens,
+                                .positions = positions,
+                                .segments = segments,
+                                .wanted = wanted,
+                                .logits = wanted_logits,
+                                .best = wanted_best},
+                               observer);
   for (const PassSegment& segment : segments) segment.cache->end_step();
   return status;
 }

@@ -6,6 +6,7 @@
 
 #include "engine/cache/kv_cache_set.h"
 #include "engine/models/model_source.h"
+#include "engine/runner/graph_cache.h"
 #include "kvant/core/status.h"
 #include "kvant/core/stream.h"
 #include "kvant/core/thread_pool.h"
@@ -24,6 +25,9 @@ struct BatchRow {
   std::span<const int32_t> tokens;
   RowPhase phase = RowPhase::kDecode;
   LogitsWanted logits = LogitsWanted::kLast;
+  /// In place of logits: receives the most likely token of each wanted row. No logits leave the device then, and the
+  /// row has no part in `logits`.
+  int32_t* best = nullptr;
 };
 
 struct RunnerOptions {
@@ -31,6 +35,7 @@ struct RunnerOptions {
   int32_t max_batch_tokens = 512;  ///< Rows of one pass through the layers; longer batches are cut.
   int32_t max_requests = 1;        ///< Rows (sequences) of one cache set in a batch.
   int32_t max_context = 0;         ///< Longest sequence of any cache; 0 = the model's limit.
+  bool cuda = false;               ///< On the first CUDA device, else on the CPU.
   ProgressFn progress;
 };
 
@@ -66,9 +71,15 @@ class Runner {
 
   /// Runs a batch. Prompt rows are cut at the prefill grid where their cache has exact edges, so any chunking of a
   /// prompt gives the same result. `logits` receives [wanted rows, vocabulary], in the order of the batch; it may be
-  /// null when none are wanted. A sequence may occur once per batch. After a failure the sequences of the batch
-  /// must be removed.
+  /// null when none are wanted. On CUDA batches of decode rows replay captured graphs. A sequence may occur once per
+  /// batch. After a failure the sequences of the batch must be removed.
   Status forward(std::span<const BatchRow> rows, float* logits);
+
+  /// Passes that ran as captured graphs, and why others did not. All 0 on the CPU.
+  const GraphStats& graph_stats() const;
+
+  /// For measurements alone.
+  void set_parts(PassParts parts);
 
   /// Null = none. Not owned.
   void set_observer(LayerObserver* observer);
