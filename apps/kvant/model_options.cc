@@ -41,6 +41,9 @@ void add_model_options(CLI::App& app, ModelOptions& options) {
       ->capture_default_str()
       ->check(CLI::Range(0, 1 << 27))
       ->type_name("N");
+  app.add_option("--device", options.device, "Where the model runs: auto (the GPU if there is one), cpu or cuda")
+      ->capture_default_str()
+      ->type_name("DEVICE");
   add_load_options(app, options);
 }
 
@@ -72,6 +75,7 @@ Result<std::unique_ptr<engine::Engine>> load_engine(const ModelOptions& options,
                                                     ProgressBar& bar) {
   out.model = options.model;
   KVANT_ASSIGN_OR_FAIL(out.kv, attn::parse_kv_spec(options.kv));
+  KVANT_ASSIGN_OR_FAIL(out.device, engine::parse_device(options.device));
   KVANT_ASSIGN_OR_FAIL(out.weights, engine::parse_weight_format(options.weights));
   out.kv_profile = options.kv_profile;
   out.threads = options.threads;

@@ -18,6 +18,7 @@ struct ModelOptions {
   std::string model;
   std::string kv = "auto";
   std::string kv_profile = "auto";
+  std::string device = "auto";
   std::string weights = "auto";
   int32_t threads = 0;
   int32_t context = 0;

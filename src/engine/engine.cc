@@ -148,7 +148,7 @@ LocalEngine::LocalEngine(Parts parts, const EngineOptions& options, int32_t step
             .kv_bytes_per_token = cache_->bytes_per_token(),
             .kv_scale_source = model_->describe_scales(*cache_),
             .route = cache_->route(),
-            .device = cpu_device().name,
+            .device = device_of(model_->runner().stream()).name,
             .weights = std::string(model_->runner().weights()),
             .threads = model_->pool().num_threads(),
             .context = model_->context(),
@@ -265,6 +265,7 @@ Result<std::unique_ptr<Engine>> Engine::load(const EngineOptions& options) {
   LocalEngine::Parts parts;
   KVANT_ASSIGN_OR_FAIL(parts.model, LoadedModel::load({.model = options.model,
                                                        .kv_profile = options.kv_profile,
+                                                       .device = options.device,
                                                        .weights = options.weights,
                                                        .threads = options.threads,
                                                        .context = options.context,

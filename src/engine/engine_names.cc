@@ -21,6 +21,21 @@ Result<WeightFormat> parse_weight_format(std::string_view name) {
                  fmt::format("weight format '{}' is not known; choose auto, f32, bf16 or int8", name));
 }
 
+std::string_view to_string(DeviceChoice device) {
+  switch (device) {
+    case DeviceChoice::kAuto: return "auto";
+    case DeviceChoice::kCpu: return "cpu";
+    case DeviceChoice::kCuda: return "cuda";
+  }
+  return "?";
+}
+
+Result<DeviceChoice> parse_device(std::string_view name) {
+  for (const DeviceChoice device : {DeviceChoice::kAuto, DeviceChoice::kCpu, DeviceChoice::kCuda})
+    if (name == to_string(device)) return device;
+  return failure(StatusCode::kInvalidArgument, fmt::format("device '{}' is not one of auto, cpu, cuda", name));
+}
+
 std::string_view to_string(FinishReason reason) {
   switch (reason) {
     case FinishReason::kStop: return "stop";

@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "core/device_memory.h"
 #include "engine/calibration/calibrate.h"
 #include "engine/calibration/profile_store.h"
 #include "engine/models/model_source.h"
@@ -21,6 +22,14 @@ Status check_context(int32_t context, const ModelConfig& config) {
   return {StatusCode::kInvalidArgument,
           fmt::format("a context of {} tokens is outside the model's limit; 1 to {} (0 = that limit) is needed",
                       context, config.context_limit)};
+}
+
+Result<DeviceInfo> choose_device(DeviceChoice choice) {
+  if (choice == DeviceChoice::kCpu) return cpu_device();
+  std::vector<DeviceInfo> devices = cuda_devices();
+  if (!devices.empty()) return std::move(devices.front());
+  if (choice == DeviceChoice::kAuto) return cpu_device();
+  return failure(StatusCode::kUnsupported, "no CUDA device was found; use --device cpu");
 }
 
 /// What the attention library says of one layer before weights are read.
@@ -47,19 +56,23 @@ Status check_layer(int32_t index, const ModelConfig& config, const attn::KvSpec&
 
 /// Asks the attention library about every layer, then about every group of layers as planning will once the weights are
 /// there.
-Status check_spec(const attn::KvSpec& spec, const LoadOptions& options, const ModelConfig& config) {
+Status check_spec(const attn::KvSpec& spec, const LoadOptions& options, const ModelConfig& config,
+                  const DeviceInfo& device) {
   const attn::KvSpec resolved = attn::resolve_kv_spec(spec, config.kv_dtype);
   for (int32_t layer = 0; layer < config.num_layers(); ++layer)
     KVANT_RETURN_IF_ERROR(check_layer(layer, config, resolved, options));
   KVANT_ASSIGN_OR_RETURN(const std::vector<LayerGroup> groups,
-                         make_layer_groups(config, resolved, options.page_size, cpu_device()));
+                         make_layer_groups(config, resolved, options.page_size, device));
   const attn::AttnLimits limits{.max_requests = options.max_requests,
                                 .max_tokens = kDefaultBatchTokens,
                                 .max_query_len = kDefaultBatchTokens,
                                 .max_pages_per_request = config.context_limit};
   for (const LayerGroup& group : groups) {
     if (options.kv_profile == "none" && spec_needs_profile(group.spec)) return missing_profile(group.spec);
-    KVANT_RETURN_IF_ERROR(attn::workspace_size(group.desc, limits, cpu_device(), 1));
+    const auto bytes = attn::workspace_size(group.desc, limits, device, 1);
+    if (!bytes && device.family != DeviceFamily::kCpu)
+      return {bytes.error().code(), fmt::format("{}; or use --device cpu", bytes.error().message())};
+    KVANT_RETURN_IF_ERROR(bytes);
   }
   return {};
 }
@@ -127,7 +140,8 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::load(const LoadOptions& option
   impl->hash = source.hash;
   KVANT_FAIL_IF_ERROR(check_context(options.context, source.config));
   if (impl->options.context == 0) impl->options.context = source.config.context_limit;
-  for (const attn::KvSpec& spec : options.kv) KVANT_FAIL_IF_ERROR(check_spec(spec, options, source.config));
+  KVANT_ASSIGN_OR_FAIL(const DeviceInfo device, choose_device(options.device));
+  for (const attn::KvSpec& spec : options.kv) KVANT_FAIL_IF_ERROR(check_spec(spec, options, source.config, device));
   KVANT_FAIL_IF_ERROR(impl->load_explicit_profile(source.config));
   KVANT_ASSIGN_OR_FAIL(Tokenizer tokenizer, Tokenizer::from_gguf(*impl->file));
   if (tokenizer.vocabulary_size() > source.config.vocabulary_size) {
@@ -146,6 +160,7 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::load(const LoadOptions& option
                                                      .max_batch_tokens = batch_tokens,
                                                      .max_requests = options.max_requests,
                                                      .max_context = runner_context,
+                                                     .cuda = device.family != DeviceFamily::kCpu,
                                                      .progress = options.progress},
                                                     *impl->pool));
   return std::unique_ptr<LoadedModel>(new LoadedModel(std::move(impl)));
@@ -162,6 +177,7 @@ int32_t LoadedModel::context() const { return impl_->options.context; }
 Result<KvBudget> LoadedModel::plan_cache(const attn::KvSpec& spec, const CacheRequest& request,
                                          const KvMemory& memory) const {
   const attn::KvSpec resolved = attn::resolve_kv_spec(spec, config().kv_dtype);
+  const bool cuda = impl_->runner->stream().cuda != nullptr;
   KVANT_ASSIGN_OR_FAIL(const auto groups, make_layer_groups(config(), resolved, impl_->options.page_size,
                                                             device_of(impl_->runner->stream())));
   return plan_kv_budget(groups,
@@ -170,7 +186,7 @@ Result<KvBudget> LoadedModel::plan_cache(const attn::KvSpec& spec, const CacheRe
                          .max_tokens = request.max_tokens,
                          .pool_tokens = request.pool_tokens,
                          .prefix_cache = request.prefix_cache},
-                        memory, free_memory_bytes());
+                        memory, cuda ? free_cuda_memory() : free_memory_bytes());
 }
 
 Result<std::unique_ptr<KvCacheSet>> LoadedModel::create_cache(const attn::KvSpec& spec, const CacheRequest& request) {

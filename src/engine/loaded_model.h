@@ -21,6 +21,7 @@ namespace kvant::engine {
 struct LoadOptions {
   std::filesystem::path model;
   std::string kv_profile = "auto";  ///< As EngineOptions::kv_profile.
+  DeviceChoice device = DeviceChoice::kCpu;
   WeightFormat weights = WeightFormat::kAuto;
   int32_t threads = 0;
   int32_t context = 0;           ///< Longest sequence; 0 = the model's limit.

@@ -69,9 +69,9 @@ constexpr Tolerance bf16_activation_tolerance(double sum_of_magnitudes) { return
 /// The same in fp32.
 constexpr Tolerance f32_activation_tolerance(double sum_of_magnitudes) { return {1e-5 * sum_of_magnitudes, 1e-6}; }
 
-/// |cuda - cpu| / |cpu|, 2-norms over rows of logits of a tiny random model. bf16 activations alone in 16-bit and fp8
-/// caches; with NVFP4 they also turn roundings of cached values the other way, and random weights damp nothing.
-constexpr double cuda_logit_error(attn::KvFormat format) { return format == attn::KvFormat::kNvfp4 ? 0.2 : 0.03; }
+/// |cuda - cpu| / |cpu|, 2-norms over rows of logits of a tiny random model, for bf16 activations in place of fp32
+/// ones; measured 0.044 with a bf16 cache.
+constexpr double cuda_activation_error() { return 0.06; }
 /// The same rows on CUDA in batches of another size, whose products add in another order.
 constexpr double cuda_batch_error(attn::KvFormat format) { return format == attn::KvFormat::kNvfp4 ? 0.2 : 0.02; }
 

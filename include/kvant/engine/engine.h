@@ -21,11 +21,20 @@ namespace kvant::engine {
 enum class WeightFormat : uint8_t {
   kAuto,  ///< The measured best of this machine (docs/performance.md).
   kF32,
-  kBf16,  ///< Needs a CPU with bf16 instructions.
+  kBf16,  ///< On CUDA, and on CPUs with bf16 instructions.
   kInt8,  ///< Per output channel; activations are quantised per row on the fly.
 };
 std::string_view to_string(WeightFormat format);
 Result<WeightFormat> parse_weight_format(std::string_view name);
+
+/// Where a model runs.
+enum class DeviceChoice : uint8_t {
+  kAuto,  ///< The first CUDA device if there is one, else the CPU.
+  kCpu,
+  kCuda,
+};
+std::string_view to_string(DeviceChoice device);
+Result<DeviceChoice> parse_device(std::string_view name);
 
 /// `done` of `total` units of a long step; total 0 = unknown.
 using ProgressFn = std::function<void(std::string_view step, int64_t done, int64_t total)>;
@@ -67,6 +76,7 @@ struct EngineOptions {
   /// "auto": the profile of this model from the cache directory, made by self-calibration when missing and needed;
   /// "none"; or a profile file.
   std::string kv_profile = "auto";
+  DeviceChoice device = DeviceChoice::kAuto;
   WeightFormat weights = WeightFormat::kAuto;
   int32_t threads = 0;        ///< 0 = all cores.
   int32_t context = 0;        ///< Tokens a sequence may hold; 0 = the model's limit.

@@ -8,13 +8,24 @@
 namespace kvant::engine {
 namespace {
 
-/// Query rows of a KV head that the narrow kernels take at once.
-constexpr int32_t kNarrowRows = 8;
+/// Query rows of a KV head up to which CUDA has kernels of their own.
+constexpr int32_t kFewRows[] = {8, 16};
 
-attn::AttnLimits narrowed(attn::AttnLimits limits, int32_t query_len) {
-  limits.max_query_len = query_len;
-  limits.max_tokens = std::min(limits.max_tokens, limits.max_requests * query_len);
-  return limits;
+/// What the plans of a group are made for, the shortest rows first.
+std::vector<attn::AttnLimits> plan_limits(const LayerGroup& group, const attn::AttnLimits& limits, Stream stream) {
+  std::vector<attn::AttnLimits> out;
+  const int32_t rows_per_token = group.desc.num_q_heads / std::max(1, group.desc.layout.num_kv_heads);
+  for (const int32_t rows : kFewRows) {
+    attn::AttnLimits few = limits;
+    few.max_query_len = rows / std::max(1, rows_per_token);
+    const int32_t before = out.empty() ? 0 : out.back().max_query_len;
+    if (stream.cuda == nullptr || few.max_query_len <= before || few.max_query_len >= limits.max_query_len) continue;
+    few.max_tokens =
+        static_cast<int32_t>(std::min<int64_t>(limits.max_tokens, int64_t{limits.max_requests} * few.max_query_len));
+    out.push_back(few);
+  }
+  out.push_back(limits);
+  return out;
 }
 
 }  // namespace
@@ -22,18 +33,11 @@ attn::AttnLimits narrowed(attn::AttnLimits limits, int32_t query_len) {
 Result<AttentionPlans> AttentionPlans::create(std::span<const LayerGroup> groups, const attn::AttnLimits& limits,
                                               const DeviceInfo& device, Stream stream) {
   const int num_threads = stream.pool != nullptr ? stream.pool->num_threads() : 1;
-  const auto narrow_query_len = [&](const LayerGroup& group) {
-    const int32_t rows = group.desc.num_q_heads / std::max(1, group.desc.layout.num_kv_heads);
-    return stream.cuda != nullptr ? std::min(limits.max_query_len, kNarrowRows / rows) : 0;
-  };
   size_t bytes = 0;
   for (const LayerGroup& group : groups) {
-    KVANT_ASSIGN_OR_FAIL(const size_t wide, attn::workspace_size(group.desc, limits, device, num_threads));
-    bytes = std::max(bytes, wide);
-    if (const int32_t query_len = narrow_query_len(group); query_len > 0) {
-      KVANT_ASSIGN_OR_FAIL(const size_t narrow,
-                           attn::workspace_size(group.desc, narrowed(limits, query_len), device, num_threads));
-      bytes = std::max(bytes, narrow);
+    for (const attn::AttnLimits& part : plan_limits(group, limits, stream)) {
+      KVANT_ASSIGN_OR_FAIL(const size_t needed, attn::workspace_size(group.desc, part, device, num_threads));
+      bytes = std::max(bytes, needed);
     }
   }
   AttentionPlans out;
@@ -41,36 +45,33 @@ Result<AttentionPlans> AttentionPlans::create(std::span<const LayerGroup> groups
                                                             "the workspace of attention"));
   const attn::Workspace workspace{.data = out.workspace_.data(), .bytes = bytes};
   for (const LayerGroup& group : groups) {
-    GroupPlans plans;
-    KVANT_ASSIGN_OR_FAIL(plans.wide, attn::make_plan(group.desc, limits, device, num_threads, workspace));
-    plans.narrow_query_len = narrow_query_len(group);
-    if (plans.narrow_query_len > 0) {
-      KVANT_ASSIGN_OR_FAIL(plans.narrow, attn::make_plan(group.desc, narrowed(limits, plans.narrow_query_len), device,
-                                                         num_threads, workspace));
+    std::vector<attn::AttnPlan> plans;
+    for (const attn::AttnLimits& part : plan_limits(group, limits, stream)) {
+      KVANT_ASSIGN_OR_FAIL(attn::AttnPlan plan, attn::make_plan(group.desc, part, device, num_threads, workspace));
+      plans.push_back(std::move(plan));
     }
     out.plans_.push_back(std::move(plans));
   }
-  if (!out.plans_.empty()) KVANT_FAIL_IF_ERROR(attn::prepare(out.plans_.front().wide, stream));
+  if (!out.plans_.empty()) KVANT_FAIL_IF_ERROR(attn::prepare(out.plans_.front().back(), stream));
   return out;
 }
 
-bool AttentionPlans::is_narrow(size_t group, int32_t max_query_len) const {
-  return max_query_len <= plans_[group].narrow_query_len;
+int32_t AttentionPlans::plan_index(size_t group, int32_t max_query_len) const {
+  const std::vector<attn::AttnPlan>& plans = plans_[group];
+  size_t index = 0;
+  while (index + 1 < plans.size() && plans[index].limits().max_query_len < max_query_len) ++index;
+  return static_cast<int32_t>(index);
 }
 
 const attn::AttnPlan& AttentionPlans::plan(size_t group, int32_t max_query_len) const {
-  return is_narrow(group, max_query_len) ? plans_[group].narrow : plans_[group].wide;
+  return plans_[group][static_cast<size_t>(plan_index(group, max_query_len))];
 }
 
 std::string AttentionPlans::routes() const {
   std::string out;
-  const auto add = [&](const std::string& route) {
-    if (out.find(route) == std::string::npos) out += (out.empty() ? "" : ", ") + route;
-  };
-  for (const GroupPlans& plans : plans_) {
-    if (plans.narrow_query_len > 0) add(plans.narrow.route());
-    add(plans.wide.route());
-  }
+  for (const std::vector<attn::AttnPlan>& plans : plans_)
+    for (const attn::AttnPlan& plan : plans)
+      if (out.find(plan.route()) == std::string::npos) out += (out.empty() ? "" : ", ") + plan.route();
   return out;
 }
 

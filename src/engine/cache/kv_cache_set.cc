@@ -316,7 +316,7 @@ std::optional<StepShape> KvCacheSet::step_shape() const {
   for (size_t g = 0; g < impl.groups.size(); ++g) {
     if (impl.groups[g].num_ages > impl.step_requests) return std::nullopt;
     shape.num_ages[g] = static_cast<int32_t>(impl.groups[g].num_ages);
-    shape.narrow[g] = impl.plans.is_narrow(g, impl.step_query_len);
+    shape.plans[g] = impl.plans.plan_index(g, impl.step_query_len);
   }
   return shape;
 }

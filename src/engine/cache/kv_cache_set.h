@@ -63,7 +63,7 @@ struct StepShape {
   int32_t num_requests = 0;
   int32_t num_tokens = 0;
   std::array<int32_t, kMaxGroups> num_ages{};
-  std::array<bool, kMaxGroups> narrow{};
+  std::array<int32_t, kMaxGroups> plans{};
 
   friend auto operator<=>(const StepShape&, const StepShape&) = default;
 };

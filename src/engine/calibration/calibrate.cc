@@ -60,7 +60,7 @@ Result<KvProfile> calibrate(Runner& runner, std::span<const int32_t> tokens, int
     done += std::ssize(chunk);
   }
   if (progress) progress("calibrating the KV cache", total, total);
-  KVANT_ASSIGN_OR_FAIL(KvProfile profile, statistics.finish(runner.stream()));
+  KVANT_ASSIGN_OR_FAIL(KvProfile profile, statistics.finish(runner.host_stream()));
   if (!all_finite(profile))
     return failure(StatusCode::kDataLoss,
                    "calibration met keys or values that are not finite; the model's weights are broken");

@@ -113,6 +113,7 @@ const ModelConfig& Runner::config() const { return impl_->source.config; }
 std::string_view Runner::weights() const { return ops::to_string(impl_->format); }
 int64_t Runner::weight_bytes() const { return impl_->weights.bytes; }
 Stream Runner::stream() const { return impl_->stream; }
+Stream Runner::host_stream() const { return Stream::on_cpu(impl_->pool); }
 const GraphStats& Runner::graph_stats() const { return impl_->decoder->graphs().stats(); }
 int32_t Runner::max_context() const { return impl_->options.max_context; }
 void Runner::set_parts(PassParts parts) { impl_->decoder->set_parts(parts); }

@@ -62,7 +62,9 @@ class Runner {
   /// Name of the weight format in use.
   std::string_view weights() const;
   int64_t weight_bytes() const;
+  /// Where passes run, and where the thread pool runs what is done in host memory.
   Stream stream() const;
+  Stream host_stream() const;
   /// Longest sequence of any cache.
   int32_t max_context() const;
 

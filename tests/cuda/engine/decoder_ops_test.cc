@@ -57,7 +57,7 @@ TEST_F(CudaDecoderOps, MultiplyLikeADoublePrecisionProduct) {
   struct Size {
     int out, in;
   };
-  for (const Size& size : {Size{64, 64}, Size{576, 1536}, Size{3072, 576}, Size{1000, 8}}) {
+  for (const Size& size : {Size{64, 64}, Size{576, 1536}, Size{3072, 576}, Size{1001, 8}, Size{5, 4136}}) {
     const int out = size.out, in = size.in;
     const std::vector<float> weight = rounded(random_values(out * in, 1));
     auto linear = Linear::create(
@@ -67,7 +67,7 @@ TEST_F(CudaDecoderOps, MultiplyLikeADoublePrecisionProduct) {
         },
         512, stream(), context->get());
     ASSERT_TRUE(linear) << linear.error().to_string();
-    for (const int rows : {1, 2, 7, 64, 130}) {
+    for (const int rows : {1, 2, 3, 4, 7, 64, 130}) {
       const std::vector<float> x = rounded(random_values(rows * in, 2));
       const std::vector<float> before = random_values(rows * out, 3);
       const DeviceBuffer device_x = send(bits(x));
@@ -78,7 +78,7 @@ TEST_F(CudaDecoderOps, MultiplyLikeADoublePrecisionProduct) {
             (*linear)->run({.x = device_x.data(), .num_rows = rows, .y = y.data(), .output = output}, stream());
         ASSERT_TRUE(status.ok()) << status.to_string();
         const std::vector<float> got = narrow ? read_bf16(y) : read<float>(y);
-        for (int row = 0; row < rows; row += std::max(1, rows / 3)) {
+        for (int row = 0; row < rows; row += std::max(1, rows / 4)) {
           for (int o = 0; o < out; ++o) {
             double sum = 0, magnitude = 0;
             for (int i = 0; i < in; ++i) {

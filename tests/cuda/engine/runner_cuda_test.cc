@@ -99,34 +99,37 @@ class CudaRunner : public ::testing::TestWithParam<const char*> {
   static inline std::shared_ptr<const KvProfile> profile_;
 };
 
-TEST_P(CudaRunner, GivesTheLogitsAndTokensOfTheCpu) {
+TEST_P(CudaRunner, IsAsNearToAnExactCacheAsTheCpu) {
   constexpr size_t kPrompt = 300;
   const std::vector<int32_t> tokens = testing::random_tokens(kPrompt + 60, cpu_->vocabulary(), 5);
-  const auto cpu_cache = cpu_->cache(GetParam(), profile_), cuda_cache = cuda_->cache(GetParam(), profile_);
-  const std::vector<float> want = cpu_->run_decoding(*cpu_cache, tokens, kPrompt);
-  const std::vector<float> got = cuda_->run_decoding(*cuda_cache, tokens, kPrompt);
-  const double error = relative_error(got, want);
-  RecordProperty("relative_error", std::to_string(error));
-  std::printf("%s: relative error of logits %.4f\n", GetParam(), error);
-  EXPECT_LE(error, kvant::test::cuda_logit_error(format()));
+  const auto exact_cache = cpu_->cache("f32"), cpu_cache = cpu_->cache(GetParam(), profile_),
+             cuda_cache = cuda_->cache(GetParam(), profile_);
+  const std::vector<float> exact = cpu_->run_decoding(*exact_cache, tokens, kPrompt);
+  const std::vector<float> cpu = cpu_->run_decoding(*cpu_cache, tokens, kPrompt);
+  const std::vector<float> cuda = cuda_->run_decoding(*cuda_cache, tokens, kPrompt);
+  // What the format costs on the CPU, and what bf16 activations add to it: independent, so squares add up.
+  const double of_format = relative_error(cpu, exact), of_cuda = relative_error(cuda, exact);
+  std::printf("%s: relative error of logits %.4f on the CPU, %.4f on CUDA, %.4f between them\n", GetParam(), of_format,
+              of_cuda, relative_error(cuda, cpu));
+  EXPECT_LE(of_cuda, 1.25 * std::hypot(of_format, kvant::test::cuda_activation_error()));
 
   const auto vocabulary = static_cast<size_t>(cpu_->vocabulary());
   int clear = 0;
-  for (size_t row = 0; row < want.size() / vocabulary; ++row) {
-    const std::span<const float> a = std::span(want).subspan(row * vocabulary, vocabulary),
-                                 b = std::span(got).subspan(row * vocabulary, vocabulary);
+  for (size_t row = 0; row < cpu.size() / vocabulary; ++row) {
+    const std::span<const float> a = std::span(cpu).subspan(row * vocabulary, vocabulary),
+                                 b = std::span(cuda).subspan(row * vocabulary, vocabulary);
     const int32_t best = ops::argmax(a);
     std::vector<float> others(a.begin(), a.end());
     others[static_cast<size_t>(best)] = -INFINITY;
+    // Both logits of a pair can move by several times the typical error.
     const float margin = a[static_cast<size_t>(best)] - *std::max_element(others.begin(), others.end());
     double size = 0;
     for (const float logit : a) size += std::pow(double{logit}, 2);
-    if (margin < 4 * kvant::test::cuda_logit_error(format()) * std::sqrt(size / static_cast<double>(vocabulary)))
-      continue;
+    if (margin < 5 * std::hypot(of_format, of_cuda) * std::sqrt(size / static_cast<double>(vocabulary))) continue;
     ++clear;
     EXPECT_EQ(ops::argmax(b), best) << "row " << row;
   }
-  if (format() != attn::KvFormat::kNvfp4) {
+  if (format() == attn::KvFormat::kBf16) {
     EXPECT_GT(clear, 10);
   }
 }
@@ -218,13 +221,13 @@ INSTANTIATE_TEST_SUITE_P(Specs, CudaRunner,
                          ::testing::Values("bf16", "e4m3-plain", "e4m3", "nvfp4-plain", "nvfp4", "nvfp4:edges=40,0"));
 
 TEST_F(CudaRunner, CalibratesLikeTheCpu) {
-  const KvProfile made = calibrate(cuda_->runner(), testing::random_tokens(512, cuda_->vocabulary(), 9),
-                                   kCalibrationContext, cuda_->hash(), {})
-                             .value();
-  for (size_t layer = 0; layer < made.layers.size(); ++layer) {
-    const LayerProfile &got = made.layers[layer], &want = profile_->layers[layer];
-    EXPECT_LE(relative_error(got.z, want.z), kvant::test::cuda_logit_error(attn::KvFormat::kBf16));
-    EXPECT_LE(relative_error(got.g_v, want.g_v), kvant::test::cuda_logit_error(attn::KvFormat::kBf16));
+  const auto made = calibrate(cuda_->runner(), testing::random_tokens(512, cuda_->vocabulary(), 9), kCalibrationContext,
+                              cuda_->hash(), {});
+  ASSERT_TRUE(made) << made.error().to_string();
+  for (size_t layer = 0; layer < made->layers.size(); ++layer) {
+    const LayerProfile &got = made->layers[layer], &want = profile_->layers[layer];
+    EXPECT_LE(relative_error(got.z, want.z), kvant::test::cuda_activation_error());
+    EXPECT_LE(relative_error(got.g_v, want.g_v), kvant::test::cuda_activation_error());
   }
 }
 
