@@ -18,8 +18,8 @@
 namespace kvant::cli {
 namespace {
 
-/// Steps before a time counts: the first of a shape is not captured yet, and pages may age in another rhythm.
-constexpr int32_t kWarmUpSteps = 3;
+/// Steps before a time counts: the first of a shape is not captured yet, and a GPU that was idle runs slowly at first.
+constexpr int32_t kWarmUpSteps = 20;
 
 struct Cell {
   int32_t batch = 0;

@@ -262,10 +262,13 @@ Result<std::unique_ptr<Engine>> Engine::load(const EngineOptions& options) {
   }
   const int32_t step_tokens = std::max(options.step_tokens > 0 ? options.step_tokens : kDefaultBatchTokens,
                                        2 * std::max(1, options.max_sequences));
+  // The GPU's products depend on the batch.
+  const DeviceChoice device =
+      options.batch_invariant && options.device == DeviceChoice::kAuto ? DeviceChoice::kCpu : options.device;
   LocalEngine::Parts parts;
   KVANT_ASSIGN_OR_FAIL(parts.model, LoadedModel::load({.model = options.model,
                                                        .kv_profile = options.kv_profile,
-                                                       .device = options.device,
+                                                       .device = device,
                                                        .weights = options.weights,
                                                        .threads = options.threads,
                                                        .context = options.context,

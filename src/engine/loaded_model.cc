@@ -24,8 +24,10 @@ Status check_context(int32_t context, const ModelConfig& config) {
                       context, config.context_limit)};
 }
 
-Result<DeviceInfo> choose_device(DeviceChoice choice) {
-  if (choice == DeviceChoice::kCpu) return cpu_device();
+Result<DeviceInfo> choose_device(DeviceChoice choice, WeightFormat weights) {
+  // Who names a format that only the CPU has means the CPU.
+  const bool cpu_weights = weights == WeightFormat::kF32 || weights == WeightFormat::kInt8;
+  if (choice == DeviceChoice::kCpu || (choice == DeviceChoice::kAuto && cpu_weights)) return cpu_device();
   std::vector<DeviceInfo> devices = cuda_devices();
   if (!devices.empty()) return std::move(devices.front());
   if (choice == DeviceChoice::kAuto) return cpu_device();
@@ -140,7 +142,7 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::load(const LoadOptions& option
   impl->hash = source.hash;
   KVANT_FAIL_IF_ERROR(check_context(options.context, source.config));
   if (impl->options.context == 0) impl->options.context = source.config.context_limit;
-  KVANT_ASSIGN_OR_FAIL(const DeviceInfo device, choose_device(options.device));
+  KVANT_ASSIGN_OR_FAIL(const DeviceInfo device, choose_device(options.device, options.weights));
   for (const attn::KvSpec& spec : options.kv) KVANT_FAIL_IF_ERROR(check_spec(spec, options, source.config, device));
   KVANT_FAIL_IF_ERROR(impl->load_explicit_profile(source.config));
   KVANT_ASSIGN_OR_FAIL(Tokenizer tokenizer, Tokenizer::from_gguf(*impl->file));

@@ -29,7 +29,7 @@ Result<WeightFormat> parse_weight_format(std::string_view name);
 
 /// Where a model runs.
 enum class DeviceChoice : uint8_t {
-  kAuto,  ///< The first CUDA device if there is one, else the CPU.
+  kAuto,  ///< The first CUDA device if there is one, else the CPU. What only the CPU can do stays there.
   kCpu,
   kCuda,
 };

@@ -34,6 +34,8 @@ attn::KvSpec layer_spec(const LayerConfig& layer, const attn::KvSpec& spec, bool
 
 attn::KvLayout device_layout(attn::KvLayout layout, const DeviceInfo& device) {
   if (device.family == DeviceFamily::kCpu) return layout;
+  // Tokens of a head side by side: a tile of keys is one piece, not sixteen of 64 bytes.
+  layout.order = attn::TokenHeadOrder::kHnd;
   if (layout.k_format == attn::KvFormat::kNvfp4 || layout.v_format == attn::KvFormat::kNvfp4) {
     layout.code_order = attn::CodeOrder::kPacked;
     layout.scale_order = attn::ScaleOrder::kLanes;

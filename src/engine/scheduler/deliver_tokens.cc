@@ -4,6 +4,18 @@
 
 namespace kvant::engine {
 
+namespace {
+
+/// Whether the next token is that of the largest logit, so that no logits need leave the device.
+bool takes_most_likely(const ScheduledRequest& request) {
+  const ops::SamplingParams& params = request.sampler.params();
+  return request.sampler.is_greedy() && params.repetition_penalty == 1.0f && params.presence_penalty == 0.0f &&
+         params.frequency_penalty == 0.0f && params.logit_bias.empty() && request.request.logprobs < 0 &&
+         request.draft.proposals.empty();
+}
+
+}  // namespace
+
 Status Scheduler::run() {
   batch_.clear();
   int64_t wanted = 0;
@@ -20,14 +32,24 @@ Status Scheduler::run() {
       tokens = request.block;
       logits = LogitsWanted::kAll;
     }
+    int64_t rows = 0;
     switch (logits) {
       case LogitsWanted::kNone: break;
-      case LogitsWanted::kLast: ++wanted; break;
-      case LogitsWanted::kAll: wanted += std::ssize(tokens); break;
+      case LogitsWanted::kLast: rows = 1; break;
+      case LogitsWanted::kAll: rows = std::ssize(tokens); break;
     }
+    request.best.clear();
+    if (rows > 0 && takes_most_likely(request))
+      request.best.resize(static_cast<size_t>(rows));
+    else
+      wanted += rows;
     if (row.phase != RowPhase::kDecode) counts_.prompt_tokens += row.num_tokens;
-    batch_.push_back(
-        {.cache = &cache_, .sequence = request.sequence, .tokens = tokens, .phase = row.phase, .logits = logits});
+    batch_.push_back({.cache = &cache_,
+                      .sequence = request.sequence,
+                      .tokens = tokens,
+                      .phase = row.phase,
+                      .logits = logits,
+                      .best = request.best.empty() ? nullptr : request.best.data()});
   }
   const auto floats = static_cast<size_t>(wanted * runner_.config().vocabulary_size);
   if (logits_.size() < floats) logits_.resize(floats);
@@ -53,11 +75,12 @@ void Scheduler::deliver() {
 float* Scheduler::sample(ScheduledRequest& request, int32_t num_drafts, float* logits) {
   const int64_t vocabulary = runner_.config().vocabulary_size;
   const auto finish_with = [&](FinishReason reason) { finished_.emplace_back(&request, reason); };
+  const bool has_best = !request.best.empty();
   int32_t num_accepted = 0;
   bool ended = false;
   for (int32_t i = 0; i <= num_drafts; ++i) {
-    const std::span<float> row(logits + i * vocabulary, static_cast<size_t>(vocabulary));
-    const int32_t token = next_token(request, i, row);
+    const int32_t token = has_best ? request.best[static_cast<size_t>(i)]
+                                   : next_token(request, i, {logits + i * vocabulary, static_cast<size_t>(vocabulary)});
     if (i < num_drafts && token == request.draft.tokens[static_cast<size_t>(i)]) ++num_accepted;
     const auto& ends = request.request.end_tokens;
     ended = std::find(ends.begin(), ends.end(), token) != ends.end();
@@ -90,7 +113,7 @@ float* Scheduler::sample(ScheduledRequest& request, int32_t num_drafts, float* l
       counts_.accepted[static_cast<size_t>(i)] += i < num_accepted ? 1 : 0;
     }
   }
-  return logits + (num_drafts + 1) * vocabulary;
+  return has_best ? logits : logits + (num_drafts + 1) * vocabulary;
 }
 
 int32_t Scheduler::next_token(ScheduledRequest& request, int32_t draft_index, std::span<float> logits) {

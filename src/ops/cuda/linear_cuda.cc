@@ -14,7 +14,7 @@
 #include "core/device_memory.h"
 #include "core/float_bits.h"
 #include "ops/cuda/cublas_lt.h"
-#include "ops/cuda/few_rows.h"
+#include "ops/cuda/one_row.h"
 
 namespace kvant::ops::cuda {
 namespace {
@@ -196,15 +196,14 @@ class CudaLinear final : public Linear {
 
   Status run(const LinearArgs& args, Stream stream) override {
     if (args.num_rows == 0) return {};
-    if (args.num_rows <= kMostFewRows && in_features_ % 8 == 0)
-      return multiply_few_rows({.weight = weight_.data(),
-                                .x = args.x,
-                                .y = args.y,
-                                .out_features = out_features_,
-                                .in_features = in_features_,
-                                .num_rows = args.num_rows,
-                                .output = args.output},
-                               stream.cuda);
+    if (args.num_rows == 1 && in_features_ % 8 == 0)
+      return multiply_one_row({.weight = weight_.data(),
+                               .x = args.x,
+                               .y = args.y,
+                               .out_features = out_features_,
+                               .in_features = in_features_,
+                               .output = args.output},
+                              stream.cuda);
     return context_.multiply(
         {.out_features = out_features_, .in_features = in_features_, .num_rows = args.num_rows, .output = args.output},
         weight_.data(), args, stream.cuda);

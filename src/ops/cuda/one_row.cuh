@@ -1,8 +1,7 @@
 #pragma once
 
-// few_rows_kernel: y = x W^T for 1 to 4 rows. A warp owns two outputs and reads their weights once, 16 bytes a lane,
-// eight loads in flight; rows of x come from cache. Sums are fp32, per lane, then over the warp: a row's result does
-// not depend on the others.
+// one_row_kernel: y = W x. A warp owns two outputs and reads their weights once, 16 bytes a lane, eight loads in
+// flight; x comes from cache. Sums are fp32, per lane, then over the warp.
 
 #include <cstdint>
 
@@ -11,18 +10,16 @@
 
 namespace kvant::ops::cuda {
 
-struct FewRowsParams {
+struct OneRowParams {
   const Bf16x8* weight;  // [out_features, vectors]
-  const Bf16x8* x;       // [kRows, vectors]
-  void* y;               // [kRows, out_features]
+  const Bf16x8* x;       // [vectors]
+  void* y;               // [out_features]
   int32_t out_features;
   int32_t vectors;  // in_features / 8
   LinearOutput output;
 };
 
-template <int kRowCount>
-struct FewRowsTraits {
-  static constexpr int kRows = kRowCount;
+struct OneRowTraits {
   static constexpr int kWarps = 8;
   static constexpr int kOutputs = 2;  // of a warp
   static constexpr int kUnroll = 4;   // vectors of an output in flight
@@ -36,7 +33,7 @@ __device__ __forceinline__ Bf16x8 load_streaming(const Bf16x8* from) {
   return *reinterpret_cast<const Bf16x8*>(&bits);
 }
 
-__device__ __forceinline__ void store_output(const FewRowsParams& params, int64_t index, float value) {
+__device__ __forceinline__ void store_output(const OneRowParams& params, int32_t index, float value) {
   switch (params.output) {
     case LinearOutput::kActivations: static_cast<__nv_bfloat16*>(params.y)[index] = __float2bfloat16(value); break;
     case LinearOutput::kF32: static_cast<float*>(params.y)[index] = value; break;
@@ -47,8 +44,8 @@ __device__ __forceinline__ void store_output(const FewRowsParams& params, int64_
 }  // namespace detail
 
 template <class Traits>
-__global__ void __launch_bounds__(Traits::kWarps * 32) few_rows_kernel(const __grid_constant__ FewRowsParams params) {
-  constexpr int kRows = Traits::kRows, kOutputs = Traits::kOutputs, kUnroll = Traits::kUnroll;
+__global__ void __launch_bounds__(Traits::kWarps * 32) one_row_kernel(const __grid_constant__ OneRowParams params) {
+  constexpr int kOutputs = Traits::kOutputs, kUnroll = Traits::kUnroll;
   const auto lane = static_cast<int32_t>(threadIdx.x % 32);
   const int32_t first = static_cast<int32_t>(blockIdx.x * Traits::kWarps + threadIdx.x / 32) * kOutputs;
   if (first >= params.out_features) return;
@@ -58,7 +55,7 @@ __global__ void __launch_bounds__(Traits::kWarps * 32) few_rows_kernel(const __g
 #pragma unroll
   for (int o = 0; o < kOutputs; ++o) weights[o] = params.weight + int64_t{min(first + o, last)} * params.vectors;
 
-  float sums[kOutputs][kRows] = {};
+  float sums[kOutputs] = {};
   for (int32_t base = lane; base < params.vectors; base += 32 * kUnroll) {
     Bf16x8 w[kOutputs][kUnroll] = {};
 #pragma unroll
@@ -69,28 +66,21 @@ __global__ void __launch_bounds__(Traits::kWarps * 32) few_rows_kernel(const __g
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
       if (base + 32 * u >= params.vectors) break;
-      float wide[kOutputs][8];
+      float x[8];
+      unpack(params.x[base + 32 * u], x);
 #pragma unroll
-      for (int o = 0; o < kOutputs; ++o) unpack(w[o][u], wide[o]);
+      for (int o = 0; o < kOutputs; ++o) {
+        float wide[8];
+        unpack(w[o][u], wide);
 #pragma unroll
-      for (int r = 0; r < kRows; ++r) {
-        float x[8];
-        unpack(params.x[int64_t{r} * params.vectors + base + 32 * u], x);
-#pragma unroll
-        for (int o = 0; o < kOutputs; ++o)
-#pragma unroll
-          for (int i = 0; i < 8; ++i) sums[o][r] = fmaf(wide[o][i], x[i], sums[o][r]);
+        for (int i = 0; i < 8; ++i) sums[o] = fmaf(wide[i], x[i], sums[o]);
       }
     }
   }
 #pragma unroll
   for (int o = 0; o < kOutputs; ++o) {
-#pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-      const float sum = warp_sum(sums[o][r]);
-      if (lane == 0 && first + o <= last)
-        detail::store_output(params, int64_t{r} * params.out_features + first + o, sum);
-    }
+    const float sum = warp_sum(sums[o]);
+    if (lane == 0 && first + o <= last) detail::store_output(params, first + o, sum);
   }
 }
 
