@@ -13,8 +13,8 @@
 #include <fmt/format.h>
 
 #include "command.h"
+#include "core/device_memory.h"
 #include "core/read_bandwidth.h"
-#include "engine/cache/pool_memory.h"
 #include "json_output.h"
 #include "kv_layout_options.h"
 #include "kvant/attn/append.h"
@@ -98,8 +98,10 @@ class Problem {
     KVANT_ASSIGN_OR_FAIL(attn::AttnPlan plan, attn::make_plan(desc, limits, device, pool.num_threads(),
                                                               {.data = workspace.data(), .bytes = bytes}));
     std::unique_ptr<Problem> problem(new Problem(std::move(plan), std::move(workspace), context, pool));
-    KVANT_ASSIGN_OR_FAIL(problem->memory_,
-                         engine::PoolMemory::create(problem->args_.cache.base.num_pages * desc.layout.page_bytes()));
+    KVANT_ASSIGN_OR_FAIL(
+        problem->memory_,
+        DeviceBuffer::create(MemoryKind::kHost, problem->args_.cache.base.num_pages * desc.layout.page_bytes(),
+                             "the KV cache"));
     problem->args_.cache.base.data = problem->memory_.data();
     KVANT_FAIL_IF_ERROR(problem->fill_cache());
     return problem;
@@ -158,7 +160,7 @@ class Problem {
   std::vector<std::byte> workspace_;
   int32_t context_;
   ThreadPool& pool_;
-  engine::PoolMemory memory_;
+  DeviceBuffer memory_;
   std::vector<int32_t> page_table_;
   std::vector<int32_t> q_offsets_;
   std::vector<int32_t> kv_lens_;
