@@ -126,16 +126,16 @@ __device__ __forceinline__ uint32_t scales_to_f16x2(uint32_t bytes, int first) {
   return mul_f16x2((spread & 0x7f007f00u) >> 1, 0x5c005c00u);  // 2^8 undoes the bias of the cheap convert
 #endif
 }
-__device__ __forceinline__ uint32_t low_half_twice(uint32_t pair) { return __byte_perm(pair, 0, 0x1010); }
-__device__ __forceinline__ uint32_t high_half_twice(uint32_t pair) { return __byte_perm(pair, 0, 0x3232); }
 
 /// Eight packed e2m1 codes to four f16x2, times 2^-14, in the order (A1 A3) (A0 A2) (B0 B2) (B1 B3) of the bytes.
-__device__ __forceinline__ void packed_codes_to_f16x2(uint32_t w, uint32_t (&out)[4]) {
-  constexpr uint32_t kSignMagnitude = 0x8E008E00u, kMagnitude = 0x0E000E00u, kSign = 0x80008000u;
+/// `swapped` has the bytes of both halves exchanged. A's fields are in their places; a product moves B's sign and
+/// magnitude at once, and what else it gives is masked.
+__device__ __forceinline__ void packed_codes_to_f16x2(uint32_t w, uint32_t swapped, uint32_t (&out)[4]) {
+  constexpr uint32_t kSignMagnitude = 0x8E008E00u, kB = 0x00710071u, kMoveB = 1u << 15 | 1u << 5;
   out[0] = w & kSignMagnitude;
-  out[1] = (w << 8) & kSignMagnitude;
-  out[2] = and_or(w << 5, kMagnitude, (w << 15) & kSign);
-  out[3] = and_or(w >> 3, kMagnitude, (w << 7) & kSign);
+  out[1] = swapped & kSignMagnitude;
+  out[2] = (w & kB) * kMoveB & kSignMagnitude;
+  out[3] = (swapped & kB) * kMoveB & kSignMagnitude;
 }
 
 }  // namespace detail
@@ -258,14 +258,14 @@ struct KTile<Nvfp4Packed, kHeadDim> {
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
       uint32_t pairs[4];
-      detail::packed_codes_to_f16x2(raw[row][c][word], pairs);
+      const uint32_t codes = raw[row][c][word];
+      detail::packed_codes_to_f16x2(codes, __byte_perm(codes, 0, 0x2301), pairs);
       // Two bytes at a time: both blocks of the row, or the one block of both rows.
       const int first = kBlocks == 2 ? 2 * row : 0;
       const uint32_t both = detail::scales_to_f16x2(scale[c], first);
       const bool low = kBlocks == 2 ? word < 2 : row == 0;
-      const uint32_t s = low ? detail::low_half_twice(both) : detail::high_half_twice(both);
-      a[row] = mul_f16x2(pairs[2 * half], s);
-      a[row + 2] = mul_f16x2(pairs[2 * half + 1], s);
+      a[row] = low ? mul_f16x2_by_low(pairs[2 * half], both) : mul_f16x2_by_high(pairs[2 * half], both);
+      a[row + 2] = low ? mul_f16x2_by_low(pairs[2 * half + 1], both) : mul_f16x2_by_high(pairs[2 * half + 1], both);
     }
   }
 };

@@ -114,11 +114,21 @@ __device__ __forceinline__ uint32_t mul_f16x2(uint32_t a, uint32_t b) {
   asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
   return d;
 }
-
-/// (a & mask_a) | (b & mask_b) is two LOP3; this is (a & mask) | b in one.
-__device__ __forceinline__ uint32_t and_or(uint32_t a, uint32_t mask, uint32_t b) {
+/// Both halves of `a` times one half of `b`: the instruction selects it.
+__device__ __forceinline__ uint32_t mul_f16x2_by_low(uint32_t a, uint32_t b) {
   uint32_t d;
-  asm("lop3.b32 %0, %1, %2, %3, 0xEA;" : "=r"(d) : "r"(a), "r"(mask), "r"(b));
+  asm("{.reg .b16 low, high;\n .reg .b32 twice;\n mov.b32 {low, high}, %2;\n mov.b32 twice, {low, low};\n"
+      " mul.rn.f16x2 %0, %1, twice;}"
+      : "=r"(d)
+      : "r"(a), "r"(b));
+  return d;
+}
+__device__ __forceinline__ uint32_t mul_f16x2_by_high(uint32_t a, uint32_t b) {
+  uint32_t d;
+  asm("{.reg .b16 low, high;\n .reg .b32 twice;\n mov.b32 {low, high}, %2;\n mov.b32 twice, {high, high};\n"
+      " mul.rn.f16x2 %0, %1, twice;}"
+      : "=r"(d)
+      : "r"(a), "r"(b));
   return d;
 }
 

@@ -153,8 +153,8 @@ struct VTile<Nvfp4Packed, kHeadDim> {
       const uint32_t w0 = raw[2 * pair][word], w1 = raw[2 * pair + 1][word];
       const uint32_t s = detail::scales_to_f16x2(scale[word / 2], 2 * pair);
       uint32_t even[4], odd[4];
-      detail::packed_codes_to_f16x2(__byte_perm(w0, w1, 0x5410), even);
-      detail::packed_codes_to_f16x2(__byte_perm(w0, w1, 0x7632), odd);
+      detail::packed_codes_to_f16x2(__byte_perm(w0, w1, 0x5410), __byte_perm(w0, w1, 0x4501), even);
+      detail::packed_codes_to_f16x2(__byte_perm(w0, w1, 0x7632), __byte_perm(w0, w1, 0x6723), odd);
       a[2 * pair] = mul_f16x2(even[part], s);
       a[2 * pair + 1] = mul_f16x2(odd[part], s);
     }

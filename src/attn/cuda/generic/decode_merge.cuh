@@ -32,7 +32,6 @@ class DecodeMerge : protected DecodeTiles<Traits> {
   using Base::sum_;
   using Base::t_;
   using Base::to_;
-  using Base::v_factor_;
   using Base::warp_;
 
   __device__ void finish(const detail::Segment& s) {
@@ -53,8 +52,10 @@ class DecodeMerge : protected DecodeTiles<Traits> {
       const auto parts = static_cast<uint32_t>(s.last_chunk - s.first_chunk + 1);
       const uint32_t before = atomicAdd(counter, 1u);
       shared_.is_last = before + 1 == parts ? 1 : 0;
-      if (shared_.is_last != 0) *counter = 0;
-      __threadfence();
+      if (shared_.is_last != 0) {
+        *counter = 0;
+        __threadfence();
+      }
     }
     __syncthreads();
     if (shared_.is_last == 0) return;
@@ -69,7 +70,8 @@ class DecodeMerge : protected DecodeTiles<Traits> {
 
   /// A warp's sums of row tile n go to the stage that it has read last.
   __device__ __forceinline__ void share_sums(int n) {
-    float* sums = reinterpret_cast<float*>(&shared_.stages[warp_][0][0] + (to_ - stages_));
+    float* sums = Traits::kSumsInStage ? reinterpret_cast<float*>(&shared_.stages[warp_][0][0] + (to_ - stages_))
+                                       : &shared_.sums_beside[warp_ * 2 * kHeadDim].x;
     if (lane_ == 0) shared_.sums[warp_] = sums;
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
@@ -81,7 +83,7 @@ class DecodeMerge : protected DecodeTiles<Traits> {
 #pragma unroll
       for (int i = 0; i < kTiles; ++i)
         *reinterpret_cast<float2*>(sums + sum_index(row, kHeadDim / 8 * g_ + 2 * i)) =
-            make_float2(acc_[n][i][j] * v_factor_, acc_[n][i][j + 2] * v_factor_);
+            make_float2(acc_[n][i][j], acc_[n][i][j + 2]);
     }
   }
   /// Four channels stay together; lanes that write a row tile spread over the banks.
@@ -101,6 +103,7 @@ class DecodeMerge : protected DecodeTiles<Traits> {
     for (int w = 0; w < Traits::kWarps; ++w) {
       factor[w] = top == -INFINITY ? 0.0f : exp2_approx(shared_.state[w][row].x - top);
       sum += factor[w] * shared_.state[w][row].y;
+      factor[w] *= shared_.v_factor[w];
     }
     float4 value[kPieces] = {};
 #pragma unroll
@@ -129,6 +132,18 @@ class DecodeMerge : protected DecodeTiles<Traits> {
     const auto state_of = [&](int32_t part) {
       return part < parts ? __ldcg(&p_.partial_state[index_of(part)]) : make_float2(-INFINITY, 0.0f);
     };
+    const auto load = [&](int32_t first, int32_t count, float4(&parts_of)[kTogether][kPieces]) {
+#pragma unroll
+      for (int j = 0; j < kTogether; ++j)
+#pragma unroll
+        for (int i = 0; i < kPieces; ++i)
+          parts_of[j][i] = is_live(i) && j < count
+                               ? __ldcg(reinterpret_cast<const float4*>(p_.partial_out +
+                                                                        index_of(first + j) * kHeadDim + channel_of(i)))
+                               : make_float4(0, 0, 0, 0);
+    };
+    float4 together[kTogether][kPieces];
+    load(0, parts, together);
     // A lane reads one part's state.
     float top = -INFINITY;
 #pragma unroll 4
@@ -136,31 +151,21 @@ class DecodeMerge : protected DecodeTiles<Traits> {
 #pragma unroll
     for (int d = 1; d < 32; d *= 2) top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, d));
     float4 value[kPieces] = {};
-    float sum = 0.0f;
-    for (int32_t first = 0; first < parts; first += 32) {
-      const float2 state = state_of(first + lane_);
-      const float factor = state.x == -INFINITY ? 0.0f : exp2_approx(state.x - top);
-      const float part_sum = factor * state.y;
-      const int32_t count = min(32, parts - first);
-      for (int32_t part = 0; part < count; part += kTogether) {
-        float4 together[kTogether][kPieces];
+    float sum = 0.0f, factor = 0.0f, part_sum = 0.0f;
+    for (int32_t first = 0; first < parts; first += kTogether) {
+      if (first % 32 == 0) {
+        const float2 state = state_of(first + lane_);
+        factor = state.x == -INFINITY ? 0.0f : exp2_approx(state.x - top);
+        part_sum = factor * state.y;
+      }
+      if (first > 0) load(first, parts - first, together);
 #pragma unroll
-        for (int j = 0; j < kTogether; ++j)
+      for (int j = 0; j < kTogether; ++j) {
+        // Beyond the last part the factor is 0.
+        const float part_factor = __shfl_sync(0xffffffffu, factor, first % 32 + j);
+        sum += __shfl_sync(0xffffffffu, part_sum, first % 32 + j);
 #pragma unroll
-          for (int i = 0; i < kPieces; ++i)
-            if (is_live(i) && part + j < count)
-              together[j][i] = __ldcg(reinterpret_cast<const float4*>(
-                  p_.partial_out + index_of(first + part + j) * kHeadDim + channel_of(i)));
-            else
-              together[j][i] = make_float4(0, 0, 0, 0);
-#pragma unroll
-        for (int j = 0; j < kTogether; ++j) {
-          // Beyond the last part the factor is 0.
-          const float part_factor = __shfl_sync(0xffffffffu, factor, part + j);
-          sum += __shfl_sync(0xffffffffu, part_sum, part + j);
-#pragma unroll
-          for (int i = 0; i < kPieces; ++i) add(value[i], part_factor, together[j][i]);
-        }
+        for (int i = 0; i < kPieces; ++i) add(value[i], part_factor, together[j][i]);
       }
     }
     write_row(s, row, top, sum, value);

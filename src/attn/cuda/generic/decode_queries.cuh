@@ -10,10 +10,15 @@ namespace kvant::attn::cuda {
 
 namespace detail {
 
-/// Four adjacent elements.
-__device__ __forceinline__ float4 load_q(const void* q, DType dtype, int64_t index) {
-  if (dtype == DType::kF32) return *reinterpret_cast<const float4*>(static_cast<const float*>(q) + index);
+/// Four adjacent elements as they are: 16-bit ones fill x and y.
+__device__ __forceinline__ uint4 fetch_q(const void* q, DType dtype, int64_t index) {
+  if (dtype == DType::kF32) return *reinterpret_cast<const uint4*>(static_cast<const float*>(q) + index);
   const uint2 raw = *reinterpret_cast<const uint2*>(static_cast<const uint16_t*>(q) + index);
+  return make_uint4(raw.x, raw.y, 0, 0);
+}
+__device__ __forceinline__ float4 widen_q(DType dtype, uint4 raw) {
+  if (dtype == DType::kF32)
+    return make_float4(__uint_as_float(raw.x), __uint_as_float(raw.y), __uint_as_float(raw.z), __uint_as_float(raw.w));
   if (dtype == DType::kBf16) {
     return make_float4(__uint_as_float(raw.x << 16), __uint_as_float(raw.x & 0xffff0000u), __uint_as_float(raw.y << 16),
                        __uint_as_float(raw.y & 0xffff0000u));
@@ -40,16 +45,17 @@ class DecodeQueries : protected DecodeWork<Traits> {
   static constexpr int kLaneDims = KTile<typename Traits::KCodec, Traits::kHeadDim>::kLaneDims;
   using Base::acc_;
   using Base::Base;
-  using Base::bias_;
   using Base::factor_;
   using Base::g_;
+  using Base::lane_;
   using Base::p_;
   using Base::q_;
   using Base::reference;
   using Base::set_reference;
+  using Base::shared_;
   using Base::sum_;
   using Base::t_;
-  using Base::v_factor_;
+  using Base::warp_;
 
   __device__ int64_t q_row_index(const detail::Segment& s, int32_t row) const {
     const int32_t num_q_heads = p_.num_kv_heads * p_.group;
@@ -57,32 +63,69 @@ class DecodeQueries : protected DecodeWork<Traits> {
   }
   __device__ int32_t num_rows(const detail::Segment& s) const { return s.q_len * p_.group - s.row_tile * kRows; }
 
-  /// Loads, conditions and packs the rows of each row tile, and leaves the factors of rows 2t and 2t + 1 in the lane.
-  __device__ __forceinline__ void load_queries(const detail::Segment& s) {
-    const float v_scale = p_.v_scales == nullptr ? 1.0f : p_.v_scales[p_.scale_count == 1 ? 0 : s.head];
-    v_factor_ = v_scale * static_cast<float>(1 << VCodec::kShift);
+  /// Row tiles that a warp prepares.
+  static constexpr int kOwnTiles = Traits::kSharedRows ? 1 : kRowTiles;
+  __device__ __forceinline__ int own_tile(int n) const { return Traits::kSharedRows ? warp_ : n; }
+
+  /// What an item starts with, on its way from memory.
+  struct Fetched {
+    uint4 q[kOwnTiles][kSteps];
+    float k_scale, v_scale;
+  };
+  __device__ __forceinline__ Fetched fetch_queries(const detail::Segment& s) const {
+    Fetched fetched;
+    const int32_t scale = p_.scale_count == 1 ? 0 : s.head;
+    fetched.k_scale = p_.k_scales == nullptr ? 1.0f : p_.k_scales[scale];
+    fetched.v_scale = p_.v_scales == nullptr ? 1.0f : p_.v_scales[scale];
 #pragma unroll
-    for (int n = 0; n < kRowTiles; ++n) {
+    for (int n = 0; n < kOwnTiles; ++n) {
+      const int32_t row = s.row_tile * kRows + 8 * own_tile(n) + g_;
+      const bool valid = row < s.q_len * p_.group;
+      const int64_t first = valid ? q_row_index(s, row) * kHeadDim : 0;
+#pragma unroll
+      for (int step = 0; step < kSteps; ++step)
+        fetched.q[n][step] =
+            valid ? detail::fetch_q(p_.q, p_.q_dtype, first + channel(4 * step)) : make_uint4(0, 0, 0, 0);
+    }
+    return fetched;
+  }
+
+  /// Conditions and packs the rows of each row tile, and leaves the factors of rows 2t and 2t + 1 in the lane.
+  __device__ __forceinline__ void start_queries(const detail::Segment& s, const Fetched& fetched) {
+    const float k_factor = fetched.k_scale * static_cast<float>(1 << KCodec::kShift);
+    set_factors(k_factor, fetched.v_scale * static_cast<float>(1 << VCodec::kShift));
+#pragma unroll
+    for (int n = 0; n < kOwnTiles; ++n) {
       float x[4 * kSteps];
-      load_row(s, s.row_tile * kRows + 8 * n + g_, x);
+#pragma unroll
+      for (int step = 0; step < kSteps; ++step) {
+        const float4 four = detail::widen_q(p_.q_dtype, fetched.q[n][step]);
+        x[4 * step] = four.x, x[4 * step + 1] = four.y, x[4 * step + 2] = four.z, x[4 * step + 3] = four.w;
+      }
       const float bias = condition_row(s, x);
       const float exponent = normalise_row(x);
 #pragma unroll
       for (int step = 0; step < kSteps; ++step) {
-        q_[n][step][0] = pack(x[4 * step], x[4 * step + 1]);
-        q_[n][step][1] = pack(x[4 * step + 2], x[4 * step + 3]);
+        const uint2 operand = make_uint2(pack(x[4 * step], x[4 * step + 1]), pack(x[4 * step + 2], x[4 * step + 3]));
+        if constexpr (Traits::kSharedRows)
+          shared_.q[warp_][step][lane_] = operand;
+        else
+          q_[n][step][0] = operand.x, q_[n][step][1] = operand.y;
       }
-      start_rows(s, n, exponent, bias);
-    }
-  }
-
-  __device__ __forceinline__ void load_row(const detail::Segment& s, int32_t row, float (&x)[4 * kSteps]) const {
-    const bool valid = row < s.q_len * p_.group;
-    const int64_t first = valid ? q_row_index(s, row) * kHeadDim : 0;
+      if constexpr (Traits::kSharedRows) {
+        const float row_bias = p_.softmax_scale * detail::kLog2e * bias;
+        if (t_ == 0) shared_.exponent[8 * warp_ + g_] = exponent;
 #pragma unroll
-    for (int i = 0; i < 4 * kSteps; i += 4) {
-      const float4 four = valid ? detail::load_q(p_.q, p_.q_dtype, first + channel(i)) : make_float4(0, 0, 0, 0);
-      x[i] = four.x, x[i + 1] = four.y, x[i + 2] = four.z, x[i + 3] = four.w;
+        for (int w = 0; w < Traits::kWarps; ++w)
+          if (t_ == 0) shared_.bias[w][8 * warp_ + g_] = row_bias;
+      } else {
+        start_rows(n, k_factor, exponent, bias);
+      }
+    }
+    if constexpr (Traits::kSharedRows) {
+      __syncthreads();
+#pragma unroll
+      for (int n = 0; n < kRowTiles; ++n) start_rows(n, k_factor);
     }
   }
 
@@ -122,47 +165,58 @@ class DecodeQueries : protected DecodeWork<Traits> {
     }
   }
 
-  __device__ __forceinline__ float k_scale(const detail::Segment& s) const {
-    const float kappa = p_.k_scales == nullptr ? 1.0f : p_.k_scales[p_.scale_count == 1 ? 0 : s.head];
-    return kappa * static_cast<float>(1 << KCodec::kShift);
-  }
-
-  /// Factors and empty accumulators of rows 2t and 2t + 1 of row tile n.
-  __device__ __forceinline__ void start_rows(const detail::Segment& s, int n, float exponent, float bias) {
-    const float unit = p_.softmax_scale * detail::kLog2e;
-    const float kappa = k_scale(s);
+  /// Factors and empty accumulators of rows 2t and 2t + 1 of row tile n, whose lanes hold the exponent and bias of row
+  /// g.
+  __device__ __forceinline__ void start_rows(int n, float k_factor, float exponent, float bias) {
 #pragma unroll
     for (int c = 0; c < 2; ++c) {
       const float row_exponent = __shfl_sync(0xffffffffu, exponent, 4 * (2 * t_ + c));
       const float row_bias = __shfl_sync(0xffffffffu, bias, 4 * (2 * t_ + c));
-      // Never 0, since a masked product is -inf.
-      factor_[n][c] = fmaxf(unit * row_exponent * kappa, detail::kLeastFactor);
-      bias_[n][c] = unit * row_bias;
-      set_reference(n, c, detail::kNoScore);
-      sum_[n][c] = 0.0f;
+      if (g_ == 0) shared_.bias[warp_][8 * n + 2 * t_ + c] = p_.softmax_scale * detail::kLog2e * row_bias;
+      __syncwarp();
+      start_row(n, c, k_factor * row_exponent);
     }
+    clear_sums(n);
+  }
+  __device__ __forceinline__ void start_rows(int n, float k_factor) {
+#pragma unroll
+    for (int c = 0; c < 2; ++c) start_row(n, c, k_factor * shared_.exponent[8 * n + 2 * t_ + c]);
+    clear_sums(n);
+  }
+  __device__ __forceinline__ void start_row(int n, int c, float factor) {
+    // Never 0, since a masked product is -inf.
+    factor_[n][c] = fmaxf(p_.softmax_scale * detail::kLog2e * factor, detail::kLeastFactor);
+    set_reference(n, c, detail::kNoScore);
+  }
+  __device__ __forceinline__ void clear_sums(int n) {
+    sum_[n][0] = sum_[n][1] = 0.0f;
 #pragma unroll
     for (int i = 0; i < kTiles; ++i)
 #pragma unroll
       for (int c = 0; c < 4; ++c) acc_[n][i][c] = 0.0f;
   }
 
+  __device__ __forceinline__ void set_factors(float k, float v) {
+    __syncwarp();
+    if (lane_ == 0) shared_.k_factor[warp_] = k, shared_.v_factor[warp_] = v;
+    __syncwarp();
+  }
   /// From here on products and accumulators are of keys and values themselves, without the base format's scales.
-  __device__ __forceinline__ void leave_base_units(const detail::Segment& s) {
-    const float inverse = 1.0f / k_scale(s);
+  __device__ __forceinline__ void leave_base_units() {
+    const float k_inverse = 1.0f / shared_.k_factor[warp_], v_factor = shared_.v_factor[warp_];
+    set_factors(1.0f, 1.0f);
 #pragma unroll
     for (int n = 0; n < kRowTiles; ++n) {
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
-        factor_[n][j] = fmaxf(factor_[n][j] * inverse, detail::kLeastFactor);
+        factor_[n][j] = fmaxf(factor_[n][j] * k_inverse, detail::kLeastFactor);
         set_reference(n, j, reference(n, j));
       }
 #pragma unroll
       for (int i = 0; i < kTiles; ++i)
 #pragma unroll
-        for (int j = 0; j < 4; ++j) acc_[n][i][j] *= v_factor_;
+        for (int j = 0; j < 4; ++j) acc_[n][i][j] *= v_factor;
     }
-    v_factor_ = 1.0f;
   }
 
   /// Channel of value i that this lane holds of a row: the order in which KTile hands out K.

@@ -29,6 +29,8 @@ struct DecodeTraits {
   static constexpr int kThreads = 32 * kWarps;
   static constexpr int kSteps = kHeadDim / 16;
   static constexpr int kTiles = kHeadDim / 16;
+  /// More rows than registers hold: each warp prepares one row tile, and all read the operands from shared memory.
+  static constexpr bool kSharedRows = kRowTiles > 2;
   static constexpr bool kBf16Math = KCodec::kBf16Math;
 
   using KRows = TileRows<kHeadDim * KCodec::kBits / 8>;
@@ -40,7 +42,7 @@ struct DecodeTraits {
   static constexpr int kVScales = kVRows + VRows::kBytes;
   static constexpr int kTileBytes = kVScales + kVScaleBytes;
   /// Tiles a warp handles at once: small ones share what a round costs, and overlap.
-  static constexpr int kRoundTiles = kTileBytes <= 2304 ? 2 : 1;
+  static constexpr int kRoundTiles = kTileBytes <= 2304 && kRowTiles <= 2 ? 2 : 1;
   /// Fewest tiles a block takes, so that little work is not cut into parts that cost more to merge.
   static constexpr int kMinShare = 2 * kWarps;
   static constexpr int kStageBytes = kRoundTiles * kTileBytes;
@@ -48,16 +50,24 @@ struct DecodeTraits {
   static constexpr int kStages = kStageBytes >= 8192 ? 2 : kStageBytes >= 4096 ? 3 : 4;
   static constexpr int kMinBlocks = kRowTiles > 1 || kHeadDim > 128 ? 2 : kExact || kTileBytes >= 8192 ? 3 : 4;
 
+  /// Whether a stage takes a warp's sums of eight rows.
+  static constexpr bool kSumsInStage = kStageBytes >= 8 * 4 * kHeadDim;
+
   struct SharedStorage {
     alignas(128) uint8_t stages[kWarps][kStages][kStageBytes];
+    uint2 q[kSharedRows ? kRowTiles : 1][kSharedRows ? kSteps : 1][kSharedRows ? 32 : 1];  ///< Operands of each lane.
+    float exponent[kSharedRows ? kRows : 1];  ///< What a row of q was divided by.
+    float4 sums_beside[kSumsInStage ? 1 : kWarps * 2 * kHeadDim];
     float2 state[kWarps][kRows];
+    float bias[kWarps][kRows];    ///< What conditioning adds to a row's scores.
     const float* sums[kWarps];    ///< The stage that holds a warp's sums, eight rows at a time.
     detail::Segment segments[3];  ///< What the block works on, and then; registers are dearer than shared memory.
     detail::Chunks chunks;
     int4 scan[kWarps];
+    float k_factor[kWarps], v_factor[kWarps];  ///< Undo the codecs' factors and the cache's scales.
     int32_t is_last;
   };
-  static_assert(kStageBytes >= 8 * 4 * kHeadDim, "a stage takes the sums of eight rows");
+  static_assert(!kSharedRows || kRowTiles == kWarps, "a row tile for each warp");
   static_assert(kHeadDim % 64 == 0, "lanes hold whole chunks of 64 channels");
   static_assert(KCodec::kBf16Math == VCodec::kBf16Math, "P and Q share their operand type with V and K");
 };
@@ -78,30 +88,33 @@ class DecodeBlock : private DecodeMerge<Traits> {
   using Base::write_empty_rows;
 
   __device__ void run() {
+    allow_next_kernel();
     wait_for_previous_kernel();
     prefetch_page_table();
     scan_lengths();
-    allow_next_kernel();
     write_empty_rows();
     const auto chunk = static_cast<int32_t>(blockIdx.x);
     const int32_t begin = chunk * shared_.chunks.size;
     const int32_t end = min(begin + shared_.chunks.size, shared_.chunks.total);
     if (begin >= end) return;
+    if (threadIdx.x == 0) shared_.segments[2].next = begin;
     // The first thread finds segments two ahead: barriers at a segment's end make them known to all before the next one
     // starts, and that one copies ahead.
-    int32_t next = begin;
-    for (int32_t i = -2;; ++i) {
-      detail::Segment* found = &shared_.segments[(i + 2) % 3];
+    int32_t index = 1;  // Of the segment at work; the one that is found next takes the place of the one before it.
+    for (int32_t ready = -2;; ready = min(ready + 1, 0)) {
+      const int32_t before = index == 0 ? 2 : index - 1;
       if (threadIdx.x == 0) {
-        *found = next_segment(next, end);
-        next = found->next;
+        const int32_t after = index == 2 ? 0 : index + 1;
+        shared_.segments[before] = next_segment(shared_.segments[after].next);
       }
-      if (i == -1) __syncthreads();
-      if (i < 0) continue;
-      const detail::Segment& segment = shared_.segments[i % 3];
-      if (segment.tile_begin >= segment.tile_end) return;
-      attend(segment);
-      finish(segment);
+      if (ready == -1) __syncthreads();
+      if (ready == 0) {
+        const detail::Segment& segment = shared_.segments[index];
+        if (segment.tile_begin >= segment.tile_end) return;
+        attend(index);
+        finish(segment);
+      }
+      index = index == 2 ? 0 : index + 1;
     }
   }
 };

@@ -51,9 +51,10 @@ class DecodeTiles : protected DecodePages<Traits> {
   using Base::acc_;
   using Base::Base;
   using Base::batch_first_;
-  using Base::bias_;
+  using Base::bias;
   using Base::copy_round;
   using Base::factor_;
+  using Base::fetch_queries;
   using Base::g_;
   using Base::kNoBatch;
   using Base::kRoundTiles;
@@ -61,7 +62,6 @@ class DecodeTiles : protected DecodePages<Traits> {
   using Base::lane_copies;
   using Base::lane_entry;
   using Base::leave_base_units;
-  using Base::load_queries;
   using Base::mma;
   using Base::offset_;
   using Base::outgrown_;
@@ -72,7 +72,9 @@ class DecodeTiles : protected DecodePages<Traits> {
   using Base::q_;
   using Base::reference;
   using Base::set_reference;
+  using Base::shared_;
   using Base::stages_;
+  using Base::start_queries;
   using Base::sum_;
   using Base::t_;
   using Base::warp_;
@@ -89,7 +91,14 @@ class DecodeTiles : protected DecodePages<Traits> {
       uint32_t a[4];
       k.fragment(step, a);
 #pragma unroll
-      for (int n = 0; n < kRowTiles; ++n) mma(c[n], a, q_[n][step][0], q_[n][step][1]);
+      for (int n = 0; n < kRowTiles; ++n) {
+        if constexpr (Traits::kSharedRows) {
+          const uint2 q = load_shared_8(q_lane_ + 256 * (kSteps * n + step));
+          mma(c[n], a, q.x, q.y);
+        } else {
+          mma(c[n], a, q_[n][step][0], q_[n][step][1]);
+        }
+      }
     }
   }
 
@@ -141,7 +150,12 @@ class DecodeTiles : protected DecodePages<Traits> {
 #pragma unroll
       for (int n = 0; n < kRowTiles; ++n)
 #pragma unroll
-        for (int i = 0; i < 4; ++i) outgrown |= c[r][n][i] > outgrown_[n][i & 1];
+        for (int i = 0; i < 4; ++i) {
+          if constexpr (Traits::kSharedRows)
+            outgrown |= fmaf(c[r][n][i], factor_[n][i & 1], offset_[n][i & 1]) > detail::kRescaleSlack;
+          else
+            outgrown |= c[r][n][i] > outgrown_[n][i & 1];
+        }
     if (__any_sync(0xffffffffu, outgrown)) rescale(c);
 #pragma unroll
     for (int r = 0; r < kCount; ++r) {
@@ -166,10 +180,10 @@ class DecodeTiles : protected DecodePages<Traits> {
         const float inverse = __fdividef(1.0f, factor_[n][i & 1]);
 #pragma unroll
         for (int r = 0; r < kCount; ++r) {
-          const float score = fmaf(c[r][n][i], factor_[n][i & 1], bias_[n][i & 1]);
+          const float score = fmaf(c[r][n][i], factor_[n][i & 1], bias(n, i & 1));
           // What is masked stays so.
           if (c[r][n][i] != -INFINITY)
-            c[r][n][i] = (top * tanh_approx(__fdividef(score, top)) - bias_[n][i & 1]) * inverse;
+            c[r][n][i] = (top * tanh_approx(__fdividef(score, top)) - bias(n, i & 1)) * inverse;
         }
       }
     }
@@ -186,7 +200,7 @@ class DecodeTiles : protected DecodePages<Traits> {
 #pragma unroll
         for (int d = 4; d < 32; d *= 2) top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, d));
         const float old = reference(n, j);
-        const float moved = fmaxf(old, fmaf(top, factor_[n][j], bias_[n][j]));
+        const float moved = fmaxf(old, fmaf(top, factor_[n][j], bias(n, j)));
         const float factor = exp2_approx(old - moved);
         set_reference(n, j, moved);
         sum_[n][j] *= factor;
@@ -226,18 +240,20 @@ class DecodeTiles : protected DecodePages<Traits> {
     return {first, static_cast<int32_t>(opaque(last))};
   }
 
-  __device__ void attend(const detail::Segment& s) {
+  __device__ void attend(int32_t index) {
+    const detail::Segment& s = shared_.segments[index];
     const Range range = warp_range(s);
-    const bool any_exact = attend_base(s, range);
+    const bool any_exact = attend_base(index, range);
     if constexpr (Traits::kExact) {
       if (any_exact) attend_exact(s, range.first, range.last);
     }
   }
 
   /// Starts to copy this warp's tiles of a segment.
-  __device__ __forceinline__ void start_copies(const detail::Segment& s) {
+  __device__ __forceinline__ void start_copies(int32_t index) {
+    const detail::Segment& s = shared_.segments[index];
     const Range range = warp_range(s);
-    copy_segment_ = &s;
+    copy_index_ = index;
     next_ = range.first, copy_last_ = range.last;
     copies_ = lane_copies(s.head);
     batch_first_ = kNoBatch;
@@ -268,12 +284,12 @@ class DecodeTiles : protected DecodePages<Traits> {
 
   /// Copies the warp's next round to stage `to`; returns which it is. Where the segment has no more rounds the next
   /// segment's follow, so that stages hold rounds without gaps until that one is exhausted, too.
-  __device__ __forceinline__ Round copy_next(const detail::Segment& s, uint32_t to, bool& any_exact) {
+  __device__ __forceinline__ Round copy_next(int32_t index, uint32_t to, bool& any_exact) {
     if constexpr (!Traits::kExact) {
-      if (next_ >= copy_last_ && copy_segment_ == &s) start_copies(this->following(s));
+      if (next_ >= copy_last_ && copy_index_ == index) start_copies(index == 2 ? 0 : index + 1);
     }
     int32_t entry = 0;
-    const Round round = next_round(*copy_segment_, next_, copy_last_, entry, any_exact);
+    const Round round = next_round(shared_.segments[copy_index_], next_, copy_last_, entry, any_exact);
     next_ = round.tile;
     if (round.tile < copy_last_) {
       copy_round(copies_, to, round.tile, entry);
@@ -284,22 +300,24 @@ class DecodeTiles : protected DecodePages<Traits> {
 
   /// Pages of the base pool, through a ring of stages; returns whether there are exact ones too. Those are a second
   /// loop, so that they cost the first no registers.
-  __device__ __forceinline__ bool attend_base(const detail::Segment& s, const Range& range) {
+  __device__ __forceinline__ bool attend_base(int32_t index, const Range& range) {
+    const detail::Segment& s = shared_.segments[index];
+    // Asked for before the tiles, which are many more bytes.
+    const auto fetched = fetch_queries(s);
     RoundQueue<Traits::kExact, kAhead> under_way;
     bool any_exact = false;
     // Rounds that were copied while the last segment was at work follow each other from stage from_ on.
     int32_t ahead = 0;
-    if (copy_segment_ == &s)
+    if (copy_index_ == index)
       ahead = (next_ - range.first) / kRoundTiles;
     else
-      start_copies(s);
+      start_copies(index);
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
-      if (i >= ahead) under_way.push(copy_next(s, stage_after(from_, i), any_exact), i);
+      if (i >= ahead) under_way.push(copy_next(index, stage_after(from_, i), any_exact), i);
       commit_copies();
     }
-    // The queries' latency hides behind that of the first tiles.
-    load_queries(s);
+    start_queries(s, fetched);
     const LaneRead k_read = KTile<KCodec, kHeadDim>::lane_read(g_, t_);
     const LaneRead v_read = VTile<VCodec, kHeadDim>::lane_read(g_, t_);
     // Rounds whose keys all rows see and that are this warp's alone.
@@ -308,7 +326,7 @@ class DecodeTiles : protected DecodePages<Traits> {
     for (Round now = under_way.front(range.first); now.tile < last; now = under_way.front(now.tile + kRoundTiles)) {
       wait_copies<kAhead - 1>();
       __syncwarp();
-      under_way.pop_and_push(copy_next(s, to_, any_exact));
+      under_way.pop_and_push(copy_next(index, to_, any_exact));
       commit_copies();
 
       float c[kRoundTiles][kRowTiles][4];
@@ -360,7 +378,7 @@ class DecodeTiles : protected DecodePages<Traits> {
   }
 
   __device__ void attend_exact(const detail::Segment& s, int32_t first, int32_t last) {
-    leave_base_units(s);
+    leave_base_units();
     batch_first_ = kNoBatch;
     const PoolParams& pool = p_.exact;
     const int32_t in_page = (1 << p_.page_shift) - 1;
@@ -393,7 +411,8 @@ class DecodeTiles : protected DecodePages<Traits> {
   /// One stage holds sums between segments while the others hold what was copied ahead.
   static constexpr int kAhead = Traits::kStages - 1;
   LaneCopies copies_;
-  const detail::Segment* copy_segment_ = nullptr;
+  const uint32_t q_lane_ = shared_address(&shared_.q[0][0][Traits::kSharedRows ? lane_ : 0]);
+  int32_t copy_index_ = -1;  ///< Of the segment whose tiles are copied, this one or the following.
   int32_t next_ = 0, copy_last_ = 0;
   uint32_t from_ = stages_, to_ = stages_ + kAhead * Traits::kStageBytes;
 };

@@ -31,23 +31,27 @@ struct Chunks {
   int32_t total;  ///< Positions.
   int32_t
       item;  ///< Positions of an item, in so far as items are alike and no chunk crosses from one to another; else 0.
-  int32_t size, count;
+  int32_t size;
 };
 
 /// `item` is the tiles of an item where all items are alike, else 0. Whole items, or whole parts of an item, save a
 /// block its second prologue and a merge, unless too many blocks would have no work.
 __device__ __forceinline__ Chunks cut_work(int32_t total, int32_t item, int32_t num_items, int32_t num_blocks,
                                            int32_t least) {
-  const int32_t share = max(divide_up(total, num_blocks), least);
+  if (total <= least * num_blocks) {  // Latency counts, and divisions with it.
+    const int32_t padded = item < least ? 0 : divide_up(item, least) * least;
+    return {padded > 0 ? num_items * padded : total, padded, least};
+  }
+  const int32_t share = divide_up(total, num_blocks);
   if (item > 0) {
     const int32_t parts = max(num_blocks / num_items, 1);
-    const int32_t items = max(parts > 1 ? least / item : divide_up(num_items, num_blocks), 1);
-    const int32_t size = items > 1 ? items * item : max(divide_up(item, parts), min(least, item));
+    const int32_t items = parts > 1 ? 1 : divide_up(num_items, num_blocks);
+    const int32_t size = parts > 1 ? divide_up(item, parts) : items * item;
     const int32_t padded = size < item ? divide_up(item, size) * size : item;
     const int32_t positions = num_items * padded;
-    if (share == least || 10 * size <= 11 * share) return {positions, padded, size, divide_up(positions, size)};
+    if (10 * size <= 11 * share) return {positions, padded, size};
   }
-  return {total, 0, share, divide_up(total, share)};
+  return {total, 0, share};
 }
 
 inline constexpr float kLog2e = 1.44269504088896340736f;
@@ -109,19 +113,20 @@ class DecodeContext {
   int32_t* prefix_;  ///< [num_requests + 1] work units before each request
   const int32_t warp_, lane_, g_, t_;
   const uint32_t stages_;  ///< Shared-memory address of this warp's ring.
-  float v_factor_ = 1.0f;
-  uint32_t q_[kRowTiles][Traits::kSteps][2];
+  uint32_t q_[Traits::kSharedRows ? 1 : kRowTiles][Traits::kSteps][2];
   float acc_[kRowTiles][Traits::kTiles][4];
-  /// A score, times log2(e), is product * factor_ + bias_. A weight is 2^(score - reference), that is 2^(product *
+  /// A score, times log2(e), is product * factor_ + bias. A weight is 2^(score - reference), that is 2^(product *
   /// factor_ + offset_), and the reference moves when a product exceeds outgrown_.
-  float factor_[kRowTiles][2], bias_[kRowTiles][2];
-  float offset_[kRowTiles][2], outgrown_[kRowTiles][2];
+  float factor_[kRowTiles][2];
+  float offset_[kRowTiles][2], outgrown_[Traits::kSharedRows ? 1 : kRowTiles][2];
   float sum_[kRowTiles][2];
 
-  __device__ __forceinline__ float reference(int n, int j) const { return bias_[n][j] - offset_[n][j]; }
+  __device__ __forceinline__ float bias(int n, int j) const { return shared_.bias[warp_][8 * n + 2 * t_ + j]; }
+  __device__ __forceinline__ float reference(int n, int j) const { return bias(n, j) - offset_[n][j]; }
   __device__ __forceinline__ void set_reference(int n, int j, float reference) {
-    offset_[n][j] = bias_[n][j] - reference;
-    outgrown_[n][j] = __fdividef(detail::kRescaleSlack - offset_[n][j], factor_[n][j]);
+    offset_[n][j] = bias(n, j) - reference;
+    if constexpr (!Traits::kSharedRows)
+      outgrown_[n][j] = __fdividef(detail::kRescaleSlack - offset_[n][j], factor_[n][j]);
   }
 };
 
@@ -207,15 +212,13 @@ class DecodeWork : protected DecodeContext<Traits> {
     __syncthreads();
   }
 
-  /// The segment at `position` or the first one after it that has tiles; without tiles: there is none before `end`.
-  __device__ detail::Segment next_segment(int32_t position, int32_t end) const {
+  /// The segment at `position` or the first one after it that has tiles; without tiles: the block has none.
+  __device__ detail::Segment next_segment(int32_t position) const {
+    const detail::Chunks& chunks = shared_.chunks;
+    const int32_t end = min((static_cast<int32_t>(blockIdx.x) + 1) * chunks.size, chunks.total);
     detail::Segment s{};
     for (s.next = position; s.next < end && s.tile_begin >= s.tile_end;) s = find_segment(s.next, end);
     return s;
-  }
-
-  __device__ __forceinline__ const detail::Segment& following(const detail::Segment& s) const {
-    return &s == &shared_.segments[2] ? shared_.segments[0] : *(&s + 1);
   }
 
   __device__ detail::Segment find_segment(int32_t position, int32_t end) const {
@@ -229,10 +232,10 @@ class DecodeWork : protected DecodeContext<Traits> {
     const detail::Chunks& chunks = shared_.chunks;
     const int32_t positions = chunks.item > 0 ? chunks.item : e.tiles();
     const int32_t offset = position - prefix_[low];
-    const int32_t item = offset / positions;
+    const int32_t item = offset < positions ? 0 : offset / positions;
     detail::Segment s;
     s.request = low;
-    s.head = item / e.row_tiles;
+    s.head = e.row_tiles == 1 ? item : item / e.row_tiles;
     s.row_tile = item - s.head * e.row_tiles;
     s.q_begin = e.q_begin, s.q_len = e.q_len, s.kv_len = e.kv_len, s.global_len = e.global_len;
     s.first_page = e.first_key >> p_.page_shift;
@@ -240,8 +243,10 @@ class DecodeWork : protected DecodeContext<Traits> {
     s.next = min(end, item_begin + positions);
     s.tile_begin = e.tile_begin + position - item_begin;
     s.tile_end = min(e.tile_end, s.tile_begin + (s.next - position));
-    s.first_chunk = item_begin / chunks.size;
-    s.last_chunk = (item_begin + e.tiles() - 1) / chunks.size;
+    const auto chunk = static_cast<int32_t>(blockIdx.x);
+    const int32_t last = item_begin + e.tiles() - 1;
+    s.first_chunk = item_begin >= chunk * chunks.size ? chunk : item_begin / chunks.size;
+    s.last_chunk = last < end ? chunk : last / chunks.size;
     // Before the draft block, and inside the window of the newest row (tree rows lie within the block).
     const int32_t seen = detail::local_length(e.global_len - e.q_len, p_.cp_rank, p_.cp_size, p_.cp_interleave);
     const int32_t gone = p_.window == 0 ? 0
