@@ -55,6 +55,12 @@ std::vector<NamedSpec> size_problems(const AttnDesc& base) {
   windowed.window = 21;
   problems.push_back(
       {"page_8_window", {.desc = windowed, .q_lens = {1, 2, 4, 1}, .kv_lens = {50, 45, 90, 13}, .seed = 304}});
+  // Up to 30 rows an item.
+  ProblemSpec wide = {.desc = base, .q_lens = {8, 1, 10, 3}, .kv_lens = {700, 33, 1200, 5}, .seed = 305};
+  problems.push_back({"wide_verify", wide});
+  wide.desc.exact_pages = true;
+  wide.desc.conditioning = KeyConditioning::kFull;
+  problems.push_back({"wide_verify_edges", wide});
   AttnDesc edges = base;
   edges.exact_pages = true;
   edges.conditioning = KeyConditioning::kFull;

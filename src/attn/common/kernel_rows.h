@@ -75,11 +75,11 @@ inline constexpr FeatureSet kOwnNvfp4Orders{AttnFeature::kPackedCodes, AttnFeatu
 inline constexpr FeatureSet kDecodeSplitkvNvfp4Features =
     kDecodeSplitkvE4m3Features.without(FeatureSet{AttnFeature::kInterleavedPlanes}).with(kOwnNvfp4Orders);
 
-/// docs/gpu_runs.md says what ran.
 /// Query rows per KV head up to which it is faster than the prefill kernel: bf16 while keys are read once, the others
 /// for twice that, since expanding them is what costs.
 inline constexpr int32_t kDecodeSplitkvBf16Rows = 16;
 inline constexpr int32_t kDecodeSplitkvQuantisedRows = 32;
+/// docs/gpu_runs.md says what ran.
 inline constexpr std::string_view kDecodeSplitkvRun = "H200, 2026-11-29, 5137aaf";
 constexpr KernelRow decode_splitkv_bf16(AttnOp op, DeviceFamily family, std::string_view verified_on,
                                         std::string_view compiled_for) {

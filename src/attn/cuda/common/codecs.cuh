@@ -137,6 +137,9 @@ __device__ __forceinline__ void packed_codes_to_f16x2(uint32_t w, uint32_t swapp
   out[2] = (w & kB) * kMoveB & kSignMagnitude;
   out[3] = (swapped & kB) * kMoveB & kSignMagnitude;
 }
+__device__ __forceinline__ void packed_codes_to_f16x2(uint32_t w, uint32_t (&out)[4]) {
+  packed_codes_to_f16x2(w, __byte_perm(w, 0, 0x2301), out);
+}
 
 }  // namespace detail
 
@@ -258,8 +261,7 @@ struct KTile<Nvfp4Packed, kHeadDim> {
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
       uint32_t pairs[4];
-      const uint32_t codes = raw[row][c][word];
-      detail::packed_codes_to_f16x2(codes, __byte_perm(codes, 0, 0x2301), pairs);
+      detail::packed_codes_to_f16x2(raw[row][c][word], pairs);
       // Two bytes at a time: both blocks of the row, or the one block of both rows.
       const int first = kBlocks == 2 ? 2 * row : 0;
       const uint32_t both = detail::scales_to_f16x2(scale[c], first);

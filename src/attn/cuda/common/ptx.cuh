@@ -114,6 +114,13 @@ __device__ __forceinline__ uint32_t mul_f16x2(uint32_t a, uint32_t b) {
   asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
   return d;
 }
+/// (a & mask_a) | (b & mask_b) is two LOP3; this is (a & mask) | b in one.
+__device__ __forceinline__ uint32_t and_or(uint32_t a, uint32_t mask, uint32_t b) {
+  uint32_t d;
+  asm("lop3.b32 %0, %1, %2, %3, 0xEA;" : "=r"(d) : "r"(a), "r"(mask), "r"(b));
+  return d;
+}
+
 /// Both halves of `a` times one half of `b`: the instruction selects it.
 __device__ __forceinline__ uint32_t mul_f16x2_by_low(uint32_t a, uint32_t b) {
   uint32_t d;
