@@ -8,8 +8,9 @@ set(kvant_kernel_sources)
 #   KV          cache format : its codec in attn/cuda/common/codecs.cuh
 #   ROW_TILES   eight query rows each
 #   EXACT       whether page-table entries may name the exact pool
+#   SPILLS      <format>_d<head dim> whose kernels may spill registers; elsewhere a spill fails the build
 function(kvant_instantiate kernel folder)
-  cmake_parse_arguments(arg "" "TRAITS" "KV;HEAD_DIMS;ROW_TILES;EXACT" ${ARGN})
+  cmake_parse_arguments(arg "" "TRAITS" "KV;HEAD_DIMS;ROW_TILES;EXACT;SPILLS" ${ARGN})
   set(sources ${kvant_kernel_sources})
   set(declarations "${kvant_${kernel}_declarations}")
   set(rows "${kvant_${kernel}_rows}")
@@ -35,6 +36,9 @@ function(kvant_instantiate kernel folder)
       set(file "${CMAKE_CURRENT_BINARY_DIR}/kernels/${kernel}_${format}_d${head_dim}.cu")
       file(GENERATE OUTPUT ${file} CONTENT
         "#include \"attn/cuda/${folder}/${kernel}.cuh\"\n\nnamespace kvant::attn::cuda {\n\n${functions}\n}  // namespace kvant::attn::cuda\n")
+      if(NOT "${format}_d${head_dim}" IN_LIST arg_SPILLS)
+        set_source_files_properties(${file} PROPERTIES COMPILE_OPTIONS "-Xptxas=--warning-as-error")
+      endif()
       list(APPEND sources ${file})
     endforeach()
   endforeach()
@@ -51,13 +55,13 @@ function(kvant_kernel_instances kernel folder type)
   set(kvant_kernel_sources ${kvant_kernel_sources} ${file} PARENT_SCOPE)
 endfunction()
 
-# Spills: e4m3 and nvfp4 at head dim 128 with one row tile and exact pages, 24 bytes each; none elsewhere.
+# Spills: nvfp4 with one row tile and no exact pages, 16 bytes at most, outside the loop over tiles.
 # Exact pages have a quantised base, so bf16 needs no variant for them. Base formats f16 and e5m2, mixed formats and the
 # other head dims are not instantiated yet; the kernel table refuses them.
 kvant_instantiate(decode_splitkv generic TRAITS DecodeTraits
   KV bf16:Bf16 HEAD_DIMS 64 128 ROW_TILES 1 2 EXACT false)
 kvant_instantiate(decode_splitkv generic TRAITS DecodeTraits
-  KV e4m3:E4m3 nvfp4:Nvfp4Packed HEAD_DIMS 64 128 ROW_TILES 1 2 EXACT false true)
+  KV e4m3:E4m3 nvfp4:Nvfp4Packed HEAD_DIMS 64 128 ROW_TILES 1 2 EXACT false true SPILLS nvfp4_d64 nvfp4_d128)
 kvant_kernel_instances(decode_splitkv generic DecodeInstance)
 
 set(kvant_sm90_kernel_sources)
