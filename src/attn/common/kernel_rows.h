@@ -80,7 +80,7 @@ inline constexpr FeatureSet kDecodeSplitkvNvfp4Features =
 inline constexpr int32_t kDecodeSplitkvBf16Rows = 16;
 inline constexpr int32_t kDecodeSplitkvQuantisedRows = 32;
 /// docs/gpu_runs.md says what ran.
-inline constexpr std::string_view kDecodeSplitkvRun = "H200, 2026-11-29, 7978c5e";
+inline constexpr std::string_view kDecodeSplitkvRun = "H200, 2026-11-29, 70fb4d3";
 constexpr KernelRow decode_splitkv_bf16(AttnOp op, DeviceFamily family, std::string_view verified_on,
                                         std::string_view compiled_for) {
   return {op,
