@@ -8,7 +8,8 @@ set(kvant_kernel_sources)
 #   KV          cache format : its codec in attn/cuda/common/codecs.cuh
 #   ROW_TILES   eight query rows each
 #   EXACT       whether page-table entries may name the exact pool
-#   SPILLS      <format>_d<head dim> whose kernels may spill registers; elsewhere a spill fails the build
+#   SPILLS      <format>_d<head dim> whose kernels may spill registers; elsewhere a spill fails the build for 90a,
+#               the family that the kernels' register budgets are for
 function(kvant_instantiate kernel folder)
   cmake_parse_arguments(arg "" "TRAITS" "KV;HEAD_DIMS;ROW_TILES;EXACT;SPILLS" ${ARGN})
   set(sources ${kvant_kernel_sources})
@@ -36,7 +37,7 @@ function(kvant_instantiate kernel folder)
       set(file "${CMAKE_CURRENT_BINARY_DIR}/kernels/${kernel}_${format}_d${head_dim}.cu")
       file(GENERATE OUTPUT ${file} CONTENT
         "#include \"attn/cuda/${folder}/${kernel}.cuh\"\n\nnamespace kvant::attn::cuda {\n\n${functions}\n}  // namespace kvant::attn::cuda\n")
-      if(NOT "${format}_d${head_dim}" IN_LIST arg_SPILLS)
+      if(kvant_cuda_architectures STREQUAL "90a" AND NOT "${format}_d${head_dim}" IN_LIST arg_SPILLS)
         set_source_files_properties(${file} PROPERTIES COMPILE_OPTIONS "-Xptxas=--warning-as-error")
       endif()
       list(APPEND sources ${file})
