@@ -167,7 +167,9 @@ Result<Json> bench_dummy(const DummyBenchOptions& options, const std::vector<std
   const size_t total = kv.size() * options.batches.size() * options.contexts.size();
   for (const std::string& text : kv) {
     KVANT_ASSIGN_OR_FAIL(const attn::KvSpec parsed, attn::parse_kv_spec(text));
-    const attn::KvSpec spec = attn::resolve_kv_spec(parsed, runner->config().kv_dtype);
+    attn::KvSpec spec = attn::resolve_kv_spec(parsed, runner->config().kv_dtype);
+    // Random weights have no profile to condition keys by.
+    spec.conditioning = attn::KeyConditioning::kNone;
     for (const int32_t batch : options.batches) {
       for (const int32_t context : options.contexts) {
         bar.update("bench", static_cast<int64_t>(rows.size()), static_cast<int64_t>(total));

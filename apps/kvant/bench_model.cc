@@ -37,7 +37,7 @@ struct BenchModelOptions {
 constexpr const char* kExamples =
     "  kvant bench model model.gguf --kv bf16 --kv nvfp4 --depth 0 2048 8064 --threads 2\n"
     "  kvant bench model model.gguf --kv nvfp4 --prompt 512 --generate 64 --repetitions 5 --json\n"
-    "  kvant bench model --dummy bench/shapes/qwen3-8b.json --kv bf16 e4m3 --batch 1 64 --at-context 1024 4096\n";
+    "  kvant bench model --dummy bench/shapes/qwen3-8b.json --kv bf16 e4m3-plain --batch 1 64 --at-context 1024 4096\n";
 
 void add_options(CLI::App& app, BenchModelOptions& options) {
   add_model_path(app, options.model.model);

@@ -29,6 +29,8 @@ BAD_USAGE = [
     ["inspect", "kv", "--format", "nvfp4", "--no-such-option"],
     ["inspect", "kv", "--format", "nvfp4", "--page", "many"],
     ["kv", "quantize", "--format", "nvfp4"],
+    ["bench", "model"],
+    ["bench", "model", "model.gguf", "--dummy", "shape.json"],
     ["run"],
     ["run", "model.gguf", "--prompt", "x", "--temperature", "-1"],
     ["run", "model.gguf", "--prompt", "x", "--prompt-file", "y"],

@@ -1,0 +1,43 @@
+"""`kvant bench model --dummy`: decode steps of a model that has a shape and random weights."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+SHAPE = {
+    "name": "tiny",
+    "num_layers": 2,
+    "hidden_size": 64,
+    "num_q_heads": 4,
+    "num_kv_heads": 2,
+    "head_dim": 16,
+    "ffn_size": 96,
+    "vocabulary_size": 320,
+    "context_limit": 1024,
+    "qk_norm": True,
+}
+
+
+def test_every_cell_has_its_times(kvant: Callable, tmp_path: Path) -> None:
+    shape = tmp_path / "tiny.json"
+    shape.write_text(json.dumps(SHAPE))
+    result = kvant(
+        *("bench", "model", "--dummy", shape, "--dummy-on-cpu", "--json", "--steps", "2", "--query-len", "2"),
+        *("--kv", "bf16", "nvfp4", "--batch", "1", "3", "--at-context", "40"),
+    )
+    assert result.returncode == 0, result.stderr
+    report = json.loads(result.stdout)
+    assert report["model"] == "tiny"
+    cells = [(row["kv"].split(":")[0], row["batch"], row["context"]) for row in report["rows"]]
+    assert cells == [("bf16", 1, 40), ("bf16", 3, 40), ("nvfp4", 1, 40), ("nvfp4", 3, 40)]
+    for row in report["rows"]:
+        assert row["tpot_ms"] > 0
+        assert row["products_ms"] > 0
+        assert row["attention_ms"] > 0
+        assert row["kv_bytes"] > 0
+
+
+def test_what_the_decoder_lacks_is_refused(fails: Callable, tmp_path: Path) -> None:
+    shape = tmp_path / "experts.json"
+    shape.write_text(json.dumps(SHAPE | {"num_experts": 8}))
+    assert "8 experts" in fails(3, "bench", "model", "--dummy", shape)
