@@ -128,10 +128,6 @@ void add_dummy_options(CLI::App& app, DummyBenchOptions& options) {
          "--dummy", options.shape,
          "In place of a model: a JSON file with a model's shape, run with random weights. Measures decode steps")
       ->type_name("FILE");
-  app.add_option("--batch", options.batches, "With --dummy: sequences per step")
-      ->capture_default_str()
-      ->check(CLI::Range(1, 4096))
-      ->type_name("N");
   app.add_option("--at-context", options.contexts, "With --dummy: tokens in the cache of each sequence")
       ->capture_default_str()
       ->check(CLI::Range(1, 1 << 24))

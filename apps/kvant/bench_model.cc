@@ -29,6 +29,7 @@ struct BenchModelOptions {
   std::vector<int32_t> depths = {0, 2048};
   int32_t prompt = 512;
   int32_t generate = 32;
+  std::vector<int32_t> batches;  ///< Empty = 1, or the default of --dummy.
   int32_t repetitions = 3;
   bool json = false;
   DummyBenchOptions dummy;
@@ -37,6 +38,7 @@ struct BenchModelOptions {
 constexpr const char* kExamples =
     "  kvant bench model model.gguf --kv bf16 --kv nvfp4 --depth 0 2048 8064 --threads 2\n"
     "  kvant bench model model.gguf --kv nvfp4 --prompt 512 --generate 64 --repetitions 5 --json\n"
+    "  kvant bench model model.gguf --kv nvfp4 --depth 512 --batch 1 2 4 8\n"
     "  kvant bench model --dummy bench/shapes/qwen3-8b.json --kv bf16 e4m3-plain --batch 1 64 --at-context 1024 4096\n";
 
 void add_options(CLI::App& app, BenchModelOptions& options) {
@@ -53,85 +55,105 @@ void add_options(CLI::App& app, BenchModelOptions& options) {
       ->type_name("N");
   add_count("--prompt", options.prompt, 1, "Prompt tokens per measurement");
   add_count("--generate", options.generate, 1, "Generated tokens per measurement");
+  app.add_option("--batch", options.batches, "Sequences that generate at once; 1 unless given, 1 64 256 with --dummy")
+      ->check(CLI::Range(1, 4096))
+      ->type_name("N");
   add_count("--repetitions", options.repetitions, 1, "Measurements, of which the median counts");
   add_load_options(app, options.model);
   app.add_flag("--json", options.json, "Print one JSON object instead of a table");
 }
 
-std::vector<int32_t> random_tokens(int32_t count, int32_t vocabulary_size) {
-  std::mt19937 generator(1);
+std::vector<int32_t> random_tokens(int32_t count, int32_t vocabulary_size, uint32_t seed) {
+  std::mt19937 generator(seed);
   std::uniform_int_distribution<int32_t> token(0, vocabulary_size - 1);
   std::vector<int32_t> tokens(static_cast<size_t>(count));
   for (int32_t& id : tokens) id = token(generator);
   return tokens;
 }
 
-/// One sequence in one cache, brought to a depth again and again.
+int32_t largest(const std::vector<int32_t>& values) { return *std::max_element(values.begin(), values.end()); }
+
+/// Sequences of one cache, brought to a depth again and again; the prefix cache spares reading them anew.
 class Measurement {
  public:
   Measurement(engine::LoadedModel& model, engine::KvCacheSet& cache, const BenchModelOptions& options)
       : runner_(model.runner()), cache_(cache), options_(options) {
     const int32_t vocabulary_size = model.config().vocabulary_size;
-    const int32_t most = *std::max_element(options.depths.begin(), options.depths.end());
-    tokens_ = random_tokens(most + std::max(options.prompt, options.generate), vocabulary_size);
-    logits_.resize(static_cast<size_t>(vocabulary_size));
+    const int32_t length = largest(options.depths) + std::max(options.prompt, options.generate);
+    for (int32_t i = 0; i < largest(options.batches); ++i)
+      tokens_.push_back(random_tokens(length, vocabulary_size, static_cast<uint32_t>(i) + 1));
+    logits_.resize(tokens_.size() * static_cast<size_t>(vocabulary_size));
   }
 
   /// Median prompt tokens per second at a depth.
   Result<double> prompt_rate(int32_t depth) {
-    return median_rate(depth, options_.prompt, [&] { return feed_prompt(depth, options_.prompt, true); });
+    return median_rate(depth, 1, options_.prompt, [&] { return feed_prompt(0, depth, options_.prompt, true); });
   }
 
-  /// Median generated tokens per second at a depth, without sampling.
-  Result<double> generation_rate(int32_t depth) {
-    return median_rate(depth, options_.generate, [&] { return decode(depth, options_.generate); });
+  /// Median generated tokens per second of all sequences together at a depth, without sampling.
+  Result<double> generation_rate(int32_t depth, int32_t batch) {
+    return median_rate(depth, batch, options_.generate * batch, [&] { return decode(depth, options_.generate); });
   }
 
  private:
   template <class Work>
-  Result<double> median_rate(int32_t depth, int32_t count, Work work) {
+  Result<double> median_rate(int32_t depth, int32_t batch, int32_t count, Work work) {
     std::vector<double> rates;
     for (int32_t i = 0; i < options_.repetitions; ++i) {
-      KVANT_ASSIGN_OR_FAIL(sequence_, cache_.add_sequence());
-      const auto prompt = std::span(tokens_).first(static_cast<size_t>(depth));
-      const int32_t kept = cache_.reuse_prefix(sequence_, prompt, {});
-      if (kept < depth) KVANT_FAIL_IF_ERROR(feed_prompt(kept, depth - kept, false));
-      cache_.publish_prefix(sequence_, tokens_, {});
+      for (int32_t b = 0; b < batch; ++b) KVANT_FAIL_IF_ERROR(add_sequence(static_cast<size_t>(b), depth));
       const Stopwatch watch;
       KVANT_FAIL_IF_ERROR(work());
       rates.push_back(count / watch.seconds());
-      cache_.remove_sequence(sequence_);
+      for (const engine::SequenceId sequence : sequences_) cache_.remove_sequence(sequence);
+      sequences_.clear();
     }
     return median(std::move(rates));
   }
 
-  Status feed_prompt(int32_t position, int32_t count, bool with_logits) {
-    return forward(std::span(tokens_).subspan(static_cast<size_t>(position), static_cast<size_t>(count)),
-                   position == 0 ? engine::RowPhase::kPrefill : engine::RowPhase::kExtend, with_logits);
+  Status add_sequence(size_t index, int32_t depth) {
+    KVANT_ASSIGN_OR_RETURN(sequences_.emplace_back(), cache_.add_sequence());
+    const auto prompt = std::span(tokens_[index]).first(static_cast<size_t>(depth));
+    const int32_t kept = cache_.reuse_prefix(sequences_.back(), prompt, {});
+    if (kept < depth) KVANT_RETURN_IF_ERROR(feed_prompt(index, kept, depth - kept, false));
+    return {};
   }
 
-  Status decode(int32_t position, int32_t count) {
-    for (int32_t i = position; i < position + count; ++i) {
-      KVANT_RETURN_IF_ERROR(
-          forward(std::span(tokens_).subspan(static_cast<size_t>(i), 1), engine::RowPhase::kDecode, true));
+  Status feed_prompt(size_t index, int32_t position, int32_t count, bool with_logits) {
+    // Cell by cell, so that the prefix cache can keep every grid point.
+    for (int32_t end = position + count; position < end;) {
+      const int32_t part = std::min(end - position, cache_.tokens_to_grid_point(position));
+      rows_.assign(1, row(index, position, part, position == 0 ? engine::RowPhase::kPrefill : engine::RowPhase::kExtend,
+                          with_logits && position + part == end));
+      KVANT_RETURN_IF_ERROR(runner_.forward(rows_, logits_.data()));
+      cache_.publish_prefix(sequences_[index], tokens_[index], {});
+      position += part;
     }
     return {};
   }
 
-  Status forward(std::span<const int32_t> tokens, engine::RowPhase phase, bool with_logits) {
-    const engine::BatchRow row{.cache = &cache_,
-                               .sequence = sequence_,
-                               .tokens = tokens,
-                               .phase = phase,
-                               .logits = with_logits ? engine::LogitsWanted::kLast : engine::LogitsWanted::kNone};
-    return runner_.forward({&row, 1}, with_logits ? logits_.data() : nullptr);
+  Status decode(int32_t position, int32_t count) {
+    for (int32_t i = position; i < position + count; ++i) {
+      rows_.clear();
+      for (size_t b = 0; b < sequences_.size(); ++b) rows_.push_back(row(b, i, 1, engine::RowPhase::kDecode, true));
+      KVANT_RETURN_IF_ERROR(runner_.forward(rows_, logits_.data()));
+    }
+    return {};
+  }
+
+  engine::BatchRow row(size_t index, int32_t position, int32_t count, engine::RowPhase phase, bool with_logits) const {
+    return {.cache = &cache_,
+            .sequence = sequences_[index],
+            .tokens = std::span(tokens_[index]).subspan(static_cast<size_t>(position), static_cast<size_t>(count)),
+            .phase = phase,
+            .logits = with_logits ? engine::LogitsWanted::kLast : engine::LogitsWanted::kNone};
   }
 
   engine::Runner& runner_;
   engine::KvCacheSet& cache_;
   const BenchModelOptions& options_;
-  engine::SequenceId sequence_ = 0;
-  std::vector<int32_t> tokens_;
+  std::vector<engine::SequenceId> sequences_;
+  std::vector<std::vector<int32_t>> tokens_;  ///< Of each sequence.
+  std::vector<engine::BatchRow> rows_;
   std::vector<float> logits_;
 };
 
@@ -141,29 +163,36 @@ Result<Json> measure(const BenchModelOptions& options, ProgressBar& bar) {
     KVANT_ASSIGN_OR_FAIL(attn::KvSpec spec, attn::parse_kv_spec(text));
     load.kv.push_back(std::move(spec));
   }
-  const int32_t deepest = *std::max_element(options.depths.begin(), options.depths.end());
-  load.context = deepest + std::max(options.prompt, options.generate);
+  load.max_requests = largest(options.batches);
+  load.context = largest(options.depths) + std::max(options.prompt, options.generate);
   const std::vector<attn::KvSpec> specs = load.kv;
   const int32_t context = load.context;
   KVANT_ASSIGN_OR_FAIL(const auto model, load_model(options.model, std::move(load), bar));
 
-  const auto num_rows = static_cast<int64_t>(specs.size() * options.depths.size());
+  const auto num_rows = static_cast<int64_t>(specs.size() * options.depths.size() * options.batches.size());
   Json rows = Json::array();
   for (const attn::KvSpec& spec : specs) {
-    KVANT_ASSIGN_OR_FAIL(const auto cache, model->create_cache(spec, {.max_tokens = context, .prefix_cache = true}));
+    KVANT_ASSIGN_OR_FAIL(const auto cache,
+                         model->create_cache(spec, {.max_sequences = largest(options.batches),
+                                                    .max_tokens = context,
+                                                    .pool_tokens = int64_t{2} * context * largest(options.batches),
+                                                    .prefix_cache = true}));
     Measurement measurement(*model, *cache, options);
     for (const int32_t depth : options.depths) {
-      bar.update("bench", static_cast<int64_t>(rows.size()), num_rows);
       KVANT_ASSIGN_OR_FAIL(const double prompt_rate, measurement.prompt_rate(depth));
-      KVANT_ASSIGN_OR_FAIL(const double generation_rate, measurement.generation_rate(depth));
-      rows.push_back({{"kv", spec.text},
-                      {"weights", model->runner().weights()},
-                      {"threads", model->pool().num_threads()},
-                      {"device", cpu_device().name},
-                      {"prompt", options.prompt},
-                      {"depth", depth},
-                      {"pp_tokens_per_s", prompt_rate},
-                      {"tg_tokens_per_s", generation_rate}});
+      for (const int32_t batch : options.batches) {
+        bar.update("bench", static_cast<int64_t>(rows.size()), num_rows);
+        KVANT_ASSIGN_OR_FAIL(const double generation_rate, measurement.generation_rate(depth, batch));
+        rows.push_back({{"kv", spec.text},
+                        {"weights", model->runner().weights()},
+                        {"threads", model->pool().num_threads()},
+                        {"device", cpu_device().name},
+                        {"prompt", options.prompt},
+                        {"depth", depth},
+                        {"batch", batch},
+                        {"pp_tokens_per_s", prompt_rate},
+                        {"tg_tokens_per_s", generation_rate}});
+      }
     }
   }
   KVANT_ASSIGN_OR_FAIL(const double read_gb_s, measure_read_bandwidth(model->pool()));
@@ -172,10 +201,10 @@ Result<Json> measure(const BenchModelOptions& options, ProgressBar& bar) {
 }
 
 void print_table(const Json& json) {
-  std::printf("%-24s %8s %8s %14s %14s\n", "KV cache", "prompt", "depth", "prompt tok/s", "gen tok/s");
+  std::printf("%-24s %8s %8s %6s %14s %14s\n", "KV cache", "prompt", "depth", "batch", "prompt tok/s", "gen tok/s");
   for (const Json& row : json["rows"]) {
-    const std::string line = fmt::format("{:<24} {:>8} {:>8} {:>14.1f} {:>14.1f}", row["kv"].get<std::string>(),
-                                         row["prompt"].get<int>(), row["depth"].get<int>(),
+    const std::string line = fmt::format("{:<24} {:>8} {:>8} {:>6} {:>14.1f} {:>14.1f}", row["kv"].get<std::string>(),
+                                         row["prompt"].get<int>(), row["depth"].get<int>(), row["batch"].get<int>(),
                                          row["pp_tokens_per_s"].get<double>(), row["tg_tokens_per_s"].get<double>());
     std::printf("%s\n", line.c_str());
   }
@@ -190,7 +219,9 @@ Status run(const BenchModelOptions& options) {
   if (options.model.model.empty() == options.dummy.shape.empty())
     return {StatusCode::kInvalidArgument, "either a model file or --dummy FILE is needed"};
   if (!options.dummy.shape.empty()) {
-    KVANT_ASSIGN_OR_RETURN(const Json json, bench_dummy(options.dummy, options.kv, options.model.threads, bar));
+    DummyBenchOptions dummy = options.dummy;
+    if (!options.batches.empty()) dummy.batches = options.batches;
+    KVANT_ASSIGN_OR_RETURN(const Json json, bench_dummy(dummy, options.kv, options.model.threads, bar));
     if (options.json) {
       print_json(json);
     } else {
@@ -198,7 +229,9 @@ Status run(const BenchModelOptions& options) {
     }
     return {};
   }
-  KVANT_ASSIGN_OR_RETURN(const Json json, measure(options, bar));
+  BenchModelOptions measured = options;
+  if (measured.batches.empty()) measured.batches = {1};
+  KVANT_ASSIGN_OR_RETURN(const Json json, measure(measured, bar));
   if (options.json) {
     print_json(json);
   } else {

@@ -11,7 +11,7 @@
 #include "engine/cache/kv_pools.h"
 #include "engine/loaded_model.h"
 #include "engine/scheduler/scheduler.h"
-#include "engine/speculation/ngram_drafter.h"
+#include "engine/speculation/create_drafter.h"
 #include "engine/text_stream.h"
 #include "engine/tokenizer/chat_template.h"
 #include "kvant/core/device.h"
@@ -92,7 +92,7 @@ class LocalEngine : public Engine {
     std::unique_ptr<LoadedModel> model;
     std::unique_ptr<KvCacheSet> cache;
     KvBudget budget;
-    std::unique_ptr<Drafter> drafter;  ///< May be null.
+    std::unique_ptr<OwnedDrafter> drafter;  ///< May be null.
   };
   LocalEngine(Parts parts, const EngineOptions& options, int32_t step_tokens);
 
@@ -116,7 +116,7 @@ class LocalEngine : public Engine {
 
   std::unique_ptr<LoadedModel> model_;
   std::unique_ptr<KvCacheSet> cache_;
-  std::unique_ptr<Drafter> drafter_;
+  std::unique_ptr<OwnedDrafter> drafter_;
   Scheduler scheduler_;
   ChatFormat chat_;
   ProgressFn progress_;
@@ -137,7 +137,7 @@ LocalEngine::LocalEngine(Parts parts, const EngineOptions& options, int32_t step
       scheduler_(model_->runner(), *cache_,
                  {.max_sequences = parts.budget.shape.max_sequences,
                   .step_tokens = step_tokens,
-                  .drafter = drafter_.get(),
+                  .drafter = drafter_ != nullptr ? drafter_->drafter.get() : nullptr,
                   .max_drafts = options.speculation.max_drafts}),
       chat_(read_chat_format(*model_)),
       progress_(options.progress) {
@@ -292,12 +292,9 @@ Result<std::unique_ptr<Engine>> Engine::load(const EngineOptions& options) {
   granted.max_sequences = parts.budget.shape.max_sequences;
   granted.pool_tokens = parts.budget.shape.pool_tokens;
   KVANT_ASSIGN_OR_FAIL(parts.cache, parts.model->create_cache(options.kv, granted));
-  switch (options.speculation.kind) {
-    case Speculation::Kind::kNone: break;
-    case Speculation::Kind::kNgram: parts.drafter = std::make_unique<NgramDrafter>(); break;
-    case Speculation::Kind::kDraft:
-      return failure(StatusCode::kUnsupported, "speculation by a draft model is not built; use ngram:K");
-  }
+  EngineOptions drafting = options;
+  drafting.device = device;
+  KVANT_ASSIGN_OR_FAIL(parts.drafter, create_drafter(drafting, *parts.model, granted.max_sequences));
   return std::unique_ptr<Engine>(std::make_unique<LocalEngine>(std::move(parts), options, step_tokens));
 }
 

@@ -98,7 +98,7 @@ int32_t Sampler::sample(std::span<float> logits, const TokenHistory& history, ui
     adjust(logits, history);
     return argmax(logits);
   }
-  return draw(distribution(logits, history), random_unit(params_.seed, step));
+  return draw(distribution(logits, history), step);
 }
 
 std::span<const Candidate> Sampler::distribution(std::span<float> logits, const TokenHistory& history) {
@@ -114,7 +114,7 @@ std::span<const Candidate> Sampler::distribution(std::span<float> logits, const 
   return candidates_;
 }
 
-int32_t Sampler::draw(std::span<const Candidate> candidates, double unit) const {
+int32_t Sampler::pick(std::span<const Candidate> candidates, double unit) {
   double sum = 0.0;
   for (const Candidate& candidate : candidates) sum += candidate.weight;
   double remaining = unit * sum;
@@ -153,8 +153,8 @@ int32_t Sampler::verify(std::span<float> logits, const TokenHistory& history, in
   for (const Candidate& candidate : proposal) proposed_[static_cast<size_t>(candidate.token)] = 0.0f;
   if (accepted) return draft;
   // Equal distributions differ by rounding only.
-  if (rest_.empty()) return draw(target, random_unit(params_.seed ^ kRestSalt, step));
-  return draw(rest_, random_unit(params_.seed ^ kRestSalt, step));
+  if (rest_.empty()) return pick(target, random_unit(params_.seed ^ kRestSalt, step));
+  return pick(rest_, random_unit(params_.seed ^ kRestSalt, step));
 }
 
 void Sampler::adjust(std::span<float> logits, const TokenHistory& history) {

@@ -72,6 +72,11 @@ class Sampler {
   /// when greedy.
   std::span<const Candidate> distribution(std::span<float> logits, const TokenHistory& history);
 
+  /// A token of a distribution, as `sample` draws it.
+  int32_t draw(std::span<const Candidate> candidates, uint64_t step) const {
+    return pick(candidates, random_unit(params_.seed, step));
+  }
+
   /// Exact rejection sampling of a draft token that was drawn from `proposal`: keeps it with probability
   /// min(1, p / q), else draws from what p has beyond q. The result is distributed as a token of `sample`, whatever the
   /// proposal; `accepted` says whether it is the draft as drawn. `step` must differ from that of the draft's own draw.
@@ -82,7 +87,7 @@ class Sampler {
   void adjust(std::span<float> logits, const TokenHistory& history);
   void gather_candidates(std::span<const float> logits);
   void keep_top_p();
-  int32_t draw(std::span<const Candidate> candidates, double unit) const;
+  static int32_t pick(std::span<const Candidate> candidates, double unit);
 
   SamplingParams params_;
   std::vector<Candidate> candidates_;

@@ -35,6 +35,9 @@ BAD_USAGE = [
     ["run", "model.gguf", "--prompt", "x", "--temperature", "-1"],
     ["run", "model.gguf", "--prompt", "x", "--prompt-file", "y"],
     ["run", "model.gguf", "--prompt", "x", "--raw", "--chat"],
+    ["run", "model.gguf", "--prompt", "x", "--parallel", "2"],
+    ["run", "model.gguf", "--prompt", "x", "--kv-memory", "2GB"],
+    ["run", "model.gguf", "--prompt", "x", "--speculate", "ngram"],
 ]
 
 

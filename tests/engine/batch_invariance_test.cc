@@ -1,6 +1,6 @@
+#include "engine/speculation/ngram_drafter.h"
 #include "support/scheduler_load.h"
 
-#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -48,26 +48,36 @@ class BatchInvariance : public ::testing::TestWithParam<const char*> {
   static inline std::vector<LoadRequest> load_;
 };
 
+struct Mode {
+  const char* name;
+  bool prefix_cache = false;
+  bool speculate = false;
+  int64_t pool_tokens = 0;  ///< 0 = room for all, else so little that requests are preempted.
+};
+constexpr Mode kModes[] = {{.name = "plain"},
+                           {.name = "little memory", .pool_tokens = 640},
+                           {.name = "prefix cache", .prefix_cache = true},
+                           {.name = "speculation", .speculate = true},
+                           {.name = "prefix cache, speculation", .prefix_cache = true, .speculate = true},
+                           {.name = "all of it", .prefix_cache = true, .speculate = true, .pool_tokens = 640}};
+
 TEST_P(BatchInvariance, GivesWhatEachRequestGivesAlone) {
   const std::vector<LoadAnswer> expected = alone(GetParam());
-  for (const bool prefix_cache : {false, true}) {
-    // Room for all, and so little that requests are preempted.
-    for (const int64_t pool_tokens : {0, 640}) {
-      const std::string what =
-          std::string(GetParam()) + (prefix_cache ? ", prefix cache" : "") + (pool_tokens > 0 ? ", little memory" : "");
-      const auto cache = model_->cache(GetParam(), 8, prefix_cache, pool_tokens);
-      Scheduler scheduler(model_->runner(), *cache, {.max_sequences = 8, .step_tokens = 100});
-      expect_same(run_load(scheduler, load_), expected, what);
-      if (pool_tokens > 0 && !prefix_cache) {
-        EXPECT_GT(scheduler.stats().preemptions, 0) << what;
-      }
-      if (prefix_cache) {
-        EXPECT_GT(scheduler.stats().reused_tokens, 0) << what;
-      }
-      cache->clear_prefixes();
-      EXPECT_EQ(cache->base_pages_used(), 0) << what;
-      EXPECT_EQ(cache->exact_pages_used(), 0) << what;
-    }
+  NgramDrafter drafter;
+  for (const Mode& mode : kModes) {
+    const std::string what = std::string(GetParam()) + ", " + mode.name;
+    const auto cache = model_->cache(GetParam(), 8, mode.prefix_cache, mode.pool_tokens);
+    Scheduler scheduler(
+        model_->runner(), *cache,
+        {.max_sequences = 8, .step_tokens = 100, .drafter = mode.speculate ? &drafter : nullptr, .max_drafts = 4});
+    expect_same(run_load(scheduler, load_), expected, what);
+    const EngineStats stats = scheduler.stats();
+    EXPECT_EQ(stats.preemptions > 0, mode.pool_tokens > 0) << what;
+    EXPECT_EQ(stats.reused_tokens > 0, mode.prefix_cache) << what;
+    EXPECT_EQ(!stats.accepted.empty() && stats.accepted[0] > 0, mode.speculate) << what;
+    cache->clear_prefixes();
+    EXPECT_EQ(cache->base_pages_used(), 0) << what;
+    EXPECT_EQ(cache->exact_pages_used(), 0) << what;
   }
 }
 

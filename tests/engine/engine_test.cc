@@ -1,10 +1,13 @@
 #include "support/engine_models.h"
 #include "support/temp_dir.h"
 
+#include <atomic>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -201,6 +204,92 @@ TEST_F(EngineTest, RepeatsASeedAndVariesWithoutIt) {
   EXPECT_NE(engine->generate(sampled).value().token_ids, first);
   sampled.sampling.top_p = 2.0f;
   EXPECT_FALSE(engine->generate(sampled));
+}
+
+TEST_F(EngineTest, ServesRequestsOfOtherThreads) {
+  EngineOptions serving = options("nvfp4");
+  serving.max_sequences = 3;
+  serving.batch_invariant = true;
+  serving.speculation = parse_speculation("ngram:3").value();
+  const auto engine = load(serving);
+  EngineOptions alone = options("nvfp4");
+  alone.batch_invariant = true;
+  const auto reference = load(alone);
+
+  constexpr int kClients = 3, kEach = 4;
+  std::atomic<int> finished = 0;
+  std::vector<std::vector<int32_t>> answers(kClients * kEach);
+  std::vector<std::thread> clients;
+  for (int c = 0; c < kClients; ++c)
+    clients.emplace_back([&, c] {
+      for (int i = c * kEach; i < (c + 1) * kEach; ++i) {
+        GenerateRequest asked = request(testing::random_tokens(20 + 9 * i, 320, static_cast<uint32_t>(i)));
+        asked.on_finish = [&, i](const Generation& generation) {
+          answers[static_cast<size_t>(i)] = generation.token_ids;
+          ++finished;
+        };
+        EXPECT_TRUE(engine->submit(std::move(asked)));
+        EXPECT_GE(engine->stats().waiting, 0);
+      }
+    });
+  while (finished < kClients * kEach)
+    if (!engine->step()) engine->wait_for_work(std::chrono::milliseconds(20));
+  for (std::thread& client : clients) client.join();
+  for (int i = 0; i < kClients * kEach; ++i) {
+    const auto expected =
+        reference->generate(request(testing::random_tokens(20 + 9 * i, 320, static_cast<uint32_t>(i))));
+    EXPECT_EQ(answers[static_cast<size_t>(i)], expected.value().token_ids) << i;
+  }
+  EXPECT_EQ(engine->stats().finished, kClients * kEach);
+  EXPECT_FALSE(engine->step());
+  EXPECT_FALSE(engine->wait_for_work(std::chrono::milliseconds(0)));
+}
+
+TEST_F(EngineTest, CancelsARequestBetweenTokens) {
+  const auto engine = load(options("bf16"));
+  Generation out;
+  GenerateRequest asked = request(testing::random_tokens(20, 320, 3), 100);
+  asked.on_finish = [&](const Generation& generation) { out = generation; };
+  const RequestId id = engine->submit(asked).value();
+  for (int i = 0; i < 5; ++i) engine->step();
+  engine->cancel(id);
+  engine->cancel(id + 7);
+  EXPECT_FALSE(engine->step());
+  EXPECT_EQ(out.finish_reason, FinishReason::kCancelled);
+  EXPECT_EQ(out.token_ids.size(), 5u);
+  EXPECT_EQ(engine->stats().exact_pages_used, 0);
+}
+
+TEST_F(EngineTest, StopsInsideADraftBlockAsWithoutDrafts) {
+  EngineOptions speculating = options("bf16");
+  speculating.batch_invariant = true;
+  const auto plain = load(speculating);
+  speculating.speculation = parse_speculation("ngram:6").value();
+  const auto drafting = load(speculating);
+  std::vector<int32_t> prompt;
+  for (int i = 0; i < 60; ++i) prompt.push_back(100 + i % 7);
+  const Generation whole = plain->generate(request(prompt, 60)).value();
+  ASSERT_GT(whole.text.size(), 20u);
+  for (size_t at = 5; at + 4 < whole.text.size(); at += 9) {
+    GenerateRequest asked = request(prompt, 60);
+    asked.stop = {whole.text.substr(at, 4)};
+    const Generation a = plain->generate(asked).value(), b = drafting->generate(asked).value();
+    EXPECT_EQ(a.text, b.text);
+    EXPECT_EQ(a.token_ids, b.token_ids);
+    EXPECT_EQ(a.finish_reason, b.finish_reason);
+  }
+  EXPECT_EQ(drafting->generate(request(prompt, 60)).value().token_ids, whole.token_ids);
+}
+
+TEST_F(EngineTest, SaysWhatTheKvCacheMayTake) {
+  EngineOptions small = options("bf16");
+  small.max_sequences = 4;
+  small.kv_memory = parse_kv_memory("100KiB").value();
+  const auto engine = load(small);
+  EXPECT_THAT(engine->facts().kv_memory, HasSubstr("400 tokens x 256 bytes, for 4 sequences of up to 1024 tokens"));
+  const auto refused = engine->submit(request(testing::random_tokens(350, 320, 1), 60));
+  ASSERT_FALSE(refused);
+  EXPECT_THAT(refused.error().message(), HasSubstr("needs 26 base and 0 exact pages"));
 }
 
 TEST_F(EngineTest, RendersAConversation) {

@@ -1,3 +1,4 @@
+#include "engine/speculation/ngram_drafter.h"
 #include "support/scheduler_load.h"
 
 #include <memory>
@@ -200,6 +201,33 @@ TEST_F(SchedulerTest, FindsTheSamePromptInThePrefixCache) {
       expect_no_pages(*cache);
     }
   }
+}
+
+TEST_F(SchedulerTest, BalancesPagesUnderRandomCancelsAndPreemptions) {
+  NgramDrafter drafter;
+  int64_t preemptions = 0, cancelled = 0;
+  for (uint32_t seed = 0; seed < 12; ++seed) {
+    const char* formats[] = {"bf16", "nvfp4", "nvfp4:edges=16,0", "e4m3"};
+    const auto cache = model_->cache(formats[seed % 4], 6, seed % 3 > 0, 480 + 16 * (seed % 5));
+    Scheduler serving(
+        model_->runner(), *cache,
+        {.max_sequences = 6, .step_tokens = 40, .drafter = seed % 2 == 0 ? &drafter : nullptr, .max_drafts = 3});
+    int32_t step = 0;
+    const auto answers = run_load(serving, testing::mixed_load(24, model_->vocabulary(), seed, 380), [&](Scheduler& s) {
+      if (++step % 7 == 0) s.cancel(1 + testing::tiny_llama::mix(seed * 100 + static_cast<uint32_t>(step)) % 24);
+      const EngineStats stats = s.stats();
+      ASSERT_LE(stats.base_pages_used, stats.base_pages);
+      ASSERT_LE(stats.exact_pages_used, stats.exact_pages);
+    });
+    for (const LoadAnswer& answer : answers) {
+      EXPECT_NE(answer.result.reason, FinishReason::kError) << answer.result.status.to_string();
+      cancelled += answer.result.reason == FinishReason::kCancelled ? 1 : 0;
+    }
+    preemptions += serving.stats().preemptions;
+    expect_no_pages(*cache);
+  }
+  EXPECT_GT(preemptions, 0);
+  EXPECT_GT(cancelled, 0);
 }
 
 }  // namespace

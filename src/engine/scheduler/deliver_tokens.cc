@@ -100,7 +100,7 @@ float* Scheduler::sample(ScheduledRequest& request, int32_t num_drafts, float* l
       finish_with(FinishReason::kLength);
       break;
     }
-    if (i == num_drafts || token != request.draft.tokens[static_cast<size_t>(i)]) break;
+    if (request.cancelled || i == num_drafts || token != request.draft.tokens[static_cast<size_t>(i)]) break;
   }
   if (num_drafts > 0) {
     // Drafts that were refused leave the cache, and accepted ones after which the answer ended.

@@ -38,6 +38,7 @@ void Scheduler::ask_for_drafts(std::span<ScheduledRequest* const> requests) {
     if (depth < 1) continue;
     draft_requests_.push_back({.sequence = request->id,
                                .tokens = request->tokens,
+                               .prompt_tokens = request->prompt_tokens(),
                                .sampling = &request->request.sampling,
                                .max_tokens = depth,
                                .draft = &request->draft});

@@ -23,8 +23,9 @@ struct Draft {
 
 /// One sequence's wish for a draft.
 struct DraftRequest {
-  uint64_t sequence = 0;                          ///< A name that stays with the sequence, for what drafters remember.
-  std::span<const int32_t> tokens;                ///< Prompt and answer so far.
+  uint64_t sequence = 0;            ///< A name that stays with the sequence, for what drafters remember.
+  std::span<const int32_t> tokens;  ///< Prompt and answer so far.
+  int64_t prompt_tokens = 0;
   const ops::SamplingParams* sampling = nullptr;  ///< How the answer's tokens are drawn.
   int32_t max_tokens = 0;                         ///< At least 1.
   Draft* draft = nullptr;                         ///< Empty; receives max_tokens tokens at most.

@@ -37,7 +37,7 @@ def test_bench_model(kvant: Callable, model: Path) -> None:
     ]
     for row in report["rows"]:
         assert set(row) == {
-            *("kv", "weights", "threads", "device", "prompt", "depth"),
+            *("kv", "weights", "threads", "device", "prompt", "depth", "batch"),
             *("pp_tokens_per_s", "tg_tokens_per_s"),
         }
         assert row["threads"] == 2

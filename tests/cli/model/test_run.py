@@ -72,6 +72,33 @@ def test_prompt_from_file_and_standard_input(kvant: Callable, model: Path, tmp_p
     assert from_file["token_ids"] == from_input["token_ids"]
 
 
+def test_a_file_of_prompts_is_answered_in_parallel(kvant: Callable, model: Path, tmp_path: Path) -> None:
+    path = tmp_path / "prompts.txt"
+    path.write_text(f"{QUESTION}\n\nName a colour.\nCount to five.\n")
+    args = ["run", model, "--prompt-file", path, "--max-tokens", 16, "--batch-invariant", "--json"]
+    alone = json.loads(kvant(*args, "--parallel", 1).stdout)
+    together = json.loads(kvant(*args, "--parallel", 3, "--speculate", "ngram:3").stdout)
+    assert len(together["results"]) == 3
+    assert "Paris" in together["results"][0]["text"]
+    for one, other in zip(alone["results"], together["results"], strict=True):
+        assert one["token_ids"] == other["token_ids"]
+    assert together["parallel"] == 3
+    assert together["steps"] < alone["steps"]
+    assert len(together["acceptance"]) == 3
+
+
+def test_parallel_answers_come_in_order(kvant: Callable, model: Path) -> None:
+    result = kvant("run", model, "--prompt-file", "-", "--parallel", 2, "--max-tokens", 4, stdin="Hi\nHello\nHey\n")
+    assert result.returncode == 0, result.stderr
+    assert [line[:3] for line in result.stdout.splitlines() if line.startswith("[")] == ["[1]", "[2]", "[3]"]
+    assert "3 requests, 2 at once" in result.stderr
+
+
+def test_a_budget_that_cannot_hold_a_prompt_is_refused(fails: Callable, model: Path) -> None:
+    line = fails(1, "run", model, "--kv", "bf16", "--kv-memory", "64t", "--prompt", "word " * 200)
+    assert "--kv-memory" in line
+
+
 def test_a_prompt_longer_than_the_context_is_refused(fails: Callable, model: Path) -> None:
     line = fails(2, "run", model, "--context", 64, "--prompt", "word " * 200)
     assert "64" in line

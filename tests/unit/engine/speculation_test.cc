@@ -6,6 +6,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "kvant/engine/engine.h"
+
 namespace kvant::engine {
 namespace {
 
@@ -43,6 +45,18 @@ TEST(DraftDepth, FallsWhenDraftsAreRefusedAndRisesWhenTheyAreTaken) {
   EXPECT_EQ(depth.next(), 4);
   depth.record(4, 2);
   EXPECT_EQ(depth.next(), 4) << "half of them is worth it";
+}
+
+TEST(Speculation, IsParsedOrRefusedByName) {
+  EXPECT_EQ(parse_speculation("none").value().kind, Speculation::Kind::kNone);
+  const Speculation ngram = parse_speculation("ngram:4").value();
+  EXPECT_EQ(ngram.kind, Speculation::Kind::kNgram);
+  EXPECT_EQ(ngram.max_drafts, 4);
+  const Speculation draft = parse_speculation("draft:a:b.gguf:3").value();
+  EXPECT_EQ(draft.kind, Speculation::Kind::kDraft);
+  EXPECT_EQ(draft.draft_model, "a:b.gguf");
+  for (const char* bad : {"", "ngram", "ngram:", "ngram:0", "ngram:65", "ngram:4x", "draft::4", "draft:4", "tree:4"})
+    EXPECT_FALSE(parse_speculation(bad)) << bad;
 }
 
 }  // namespace
