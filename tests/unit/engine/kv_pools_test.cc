@@ -6,6 +6,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "kvant/core/device.h"
+
 namespace kvant::engine {
 namespace {
 
@@ -20,7 +22,7 @@ std::vector<LayerGroup> groups(const char* spec, int32_t window = 0) {
     layer.softmax_scale = 0.25f;
     layer.window = window;
   }
-  return make_layer_groups(config, attn::parse_kv_spec(spec).value(), 16).value();
+  return make_layer_groups(config, attn::parse_kv_spec(spec).value(), 16, cpu_device()).value();
 }
 
 KvBudget budget(const char* spec, const char* memory, int32_t max_sequences, bool prefix_cache = false) {
