@@ -10,6 +10,7 @@
 namespace kvant::engine {
 namespace {
 
+using testing::TinyLlamaConfig;
 using testing::TinyModel;
 
 /// Batch-invariant caches, so that hit and miss can be compared to the last bit.
@@ -134,6 +135,45 @@ TEST_F(PrefixCacheTest, KeepsSaltsApart) {
   EXPECT_EQ(reused(""), 0);
   EXPECT_EQ(reused("a"), 96);
   EXPECT_EQ(reused("b"), 96);
+}
+
+TEST_F(PrefixCacheTest, LetsALongPromptThroughAFewExactPages) {
+  TinyLlamaConfig config;
+  config.context = 4096;
+  TinyModel model(config);
+  const auto long_cache = [&](bool prefix_cache) {
+    return model.runner()
+        .create_cache({.spec = testing::spec("e4m3:cond=none:edges=16,32"),
+                       .max_sequences = 1,
+                       .max_tokens = 4096,
+                       .prefix_cache = prefix_cache,
+                       .profile = nullptr,
+                       .batch_invariant = true})
+        .value();
+  };
+  // Twelve grid points, and exact pages for the tails of four.
+  const std::vector<int32_t> prompt = testing::random_tokens(3300, model.vocabulary(), 5);
+  const auto read_in = [&](KvCacheSet& cache) {
+    Outcome out;
+    const SequenceId id = cache.add_sequence().value();
+    out.reused = cache.reuse_prefix(id, prompt, {});
+    for (auto done = static_cast<size_t>(out.reused); done < prompt.size(); done += 256) {
+      const size_t count = std::min<size_t>(256, prompt.size() - done);
+      out.logits = model.run(cache, id, std::span(prompt).subspan(done, count),
+                             done == 0 ? RowPhase::kPrefill : RowPhase::kExtend);
+      cache.publish_prefix(id, prompt, {});
+    }
+    cache.remove_sequence(id);
+    return out;
+  };
+  const auto cached = long_cache(true);
+  const Outcome first = read_in(*cached);
+  EXPECT_EQ(first.reused, 0);
+  const Outcome second = read_in(*cached);
+  EXPECT_EQ(second.reused, 3072) << "the newest grid points keep their tails";
+  EXPECT_EQ(first.logits, second.logits);
+  EXPECT_EQ(first.logits, read_in(*long_cache(false)).logits);
+  expect_empty(*cached);
 }
 
 TEST_F(PrefixCacheTest, GivesUpTheLeastRecentlyUsedPrefixes) {

@@ -95,6 +95,9 @@ struct KvCacheSet::Impl {
   PrefixTree::NodeId publish_block(SequenceId id, std::span<const int32_t> tokens, std::string_view salt);
   void stand_on(Sequence& sequence, PrefixTree::NodeId node);
   bool evict_prefix();
+  /// Gives up the exact pages that a continuation from some cached block would need: such a continuation then starts at
+  /// an earlier block. Blocks in use have such pages too, one set per block that a long prompt went through.
+  bool drop_exact_tail();
   Status check_step(std::span<const StepRow> rows) const;
   /// The first group short of pages for a step, or null.
   const Group* group_short_of_pages(std::span<const StepRow> rows, SequencePages::Need& need) const;

@@ -88,7 +88,9 @@ PrefixTree::NodeId KvCacheSet::Impl::publish_block(SequenceId id, std::span<cons
     for (const int32_t entry : entries[g])
       if (entry != attn::kNoPage) groups[g].pages.hold(entry);
   }
-  return prefixes.add(parent, salt, tokens, std::move(entries));
+  const PrefixTree::NodeId added = prefixes.add(parent, salt, tokens, std::move(entries));
+  prefixes.node(added).has_tail = has_edges;
+  return added;
 }
 
 void KvCacheSet::publish_prefix(SequenceId id, std::span<const int32_t> tokens, std::string_view salt) {
@@ -113,6 +115,22 @@ bool KvCacheSet::Impl::evict_prefix() {
     for (const int32_t entry : prefixes.node(id).entries[g])
       if (entry != attn::kNoPage) groups[g].pages.release(entry);
   prefixes.remove(id);
+  return true;
+}
+
+bool KvCacheSet::Impl::drop_exact_tail() {
+  const PrefixTree::NodeId id = prefixes.oldest_tail();
+  if (id == PrefixTree::kNone) return false;
+  PrefixTree::Node& node = prefixes.node(id);
+  for (size_t g = 0; g < groups.size(); ++g) {
+    std::vector<int32_t>& entries = node.entries[g];
+    const int32_t kept = final_pages(groups[g], node.depth) - final_pages(groups[g], node.depth - 1);
+    for (auto entry = entries.begin() + kept; entry != entries.end(); ++entry) {
+      if (*entry != attn::kNoPage) groups[g].pages.release(*entry);
+      *entry = attn::kNoPage;
+    }
+  }
+  node.has_tail = false;
   return true;
 }
 

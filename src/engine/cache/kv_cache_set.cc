@@ -231,8 +231,12 @@ const KvCacheSet::Group* KvCacheSet::Impl::group_short_of_pages(std::span<const 
 
 bool KvCacheSet::make_room(std::span<const StepRow> rows) {
   SequencePages::Need need;
-  while (impl_->group_short_of_pages(rows, need) != nullptr)
+  while (const Group* group = impl_->group_short_of_pages(rows, need)) {
+    // Tails of blocks that others go on from are worth the least.
+    const bool lacks_exact = need.exact_pages > group->pages.exact().num_free();
+    if (lacks_exact && impl_->drop_exact_tail()) continue;
     if (!impl_->evict_prefix()) return false;
+  }
   return true;
 }
 

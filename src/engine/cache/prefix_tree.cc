@@ -78,6 +78,16 @@ void PrefixTree::touch(NodeId id) {
 void PrefixTree::add_user(NodeId id) { change(id, node(id).num_users, 1); }
 void PrefixTree::remove_user(NodeId id) { change(id, node(id).num_users, -1); }
 
+PrefixTree::NodeId PrefixTree::oldest_tail() const {
+  const auto before = [](const Node& a, const Node& b) {
+    return std::pair(a.num_children == 0, a.last_use) < std::pair(b.num_children == 0, b.last_use);
+  };
+  NodeId oldest = kNone;
+  for (size_t id = 0; id < nodes_.size(); ++id)
+    if (nodes_[id].has_tail && (oldest == kNone || before(nodes_[id], node(oldest)))) oldest = static_cast<NodeId>(id);
+  return oldest;
+}
+
 void PrefixTree::remove(NodeId id) {
   Node& gone = node(id);
   KVANT_CHECK(is_evictable(gone));

@@ -27,6 +27,7 @@ class PrefixTree {
     std::string salt;   ///< Of first blocks; their descendants have it by descent.
     std::vector<int32_t> tokens;
     std::vector<std::vector<int32_t>> entries;  ///< Per layer group.
+    bool has_tail = false;  ///< Set by whoever holds pages that only a continuation from this very block reads.
     int32_t num_children = 0;
     int32_t num_users = 0;  ///< Sequences that stand here; such a node is not evicted.
     uint64_t last_use = 0;
@@ -48,6 +49,8 @@ class PrefixTree {
   /// The least recently used node without children and users, or kNone.
   NodeId evictable() const { return evictable_.empty() ? kNone : evictable_.begin()->second; }
   void remove(NodeId id);
+  /// The least recently used node with a tail, of those with children if there are any, or kNone. Looks at all nodes.
+  NodeId oldest_tail() const;
   int32_t num_nodes() const { return static_cast<int32_t>(nodes_.size() - free_.size()); }
 
  private:

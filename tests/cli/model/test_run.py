@@ -140,3 +140,11 @@ def test_strict_run_says_the_format_in_effect(kvant: Callable, model: Path, spec
     assert facts["kv_format"].split(":")[0] == spec
     # 30 layers of 3 heads, 64 channels each of keys and values.
     assert facts["kv_bytes_per_token"] == 30 * 3 * 2 * 64 * bits / 8
+
+
+def test_a_prompt_of_many_grid_cells_fits_one_sequence(kvant: Callable, model: Path, tmp_path: Path) -> None:
+    text = tmp_path / "long.txt"
+    text.write_text("The moon goes round the earth, and the earth goes round the sun. " * 160)
+    result = kvant("run", model, "--kv", "nvfp4", "--prompt-file", text, "--max-tokens", 2, "--json", timeout=600)
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout)["prompt_tokens"] > 2000
