@@ -4,38 +4,57 @@
 
 namespace kvant::attn::cpu {
 
-TileReader::Plane TileReader::key_plane(const AttentionKernels& kernels, const KvLayout& layout) {
+/// What KvLayout says of one of the planes.
+struct TileReader::PlaneSource {
+  KvFormat format;
+  int32_t head_dim;
+  int64_t row_bytes, scale_row_bytes;
+  int64_t (KvLayout::*row)(int32_t head, int32_t token) const;
+  int64_t (KvLayout::*scale)(int32_t head, int32_t token, int32_t block) const;
+  bool scattered_scales;  ///< Not at equal distances.
+};
+
+TileReader::Plane TileReader::make_plane(const AttentionKernels& kernels, const KvLayout& layout,
+                                         const PlaneSource& source) {
   KvLayout linear = layout;
   linear.scale_order = ScaleOrder::kLinear;
-  return {.expand = kernels.expand_rows(layout.k_format, layout.code_order),
-          .format = layout.k_format,
-          .token_stride = layout.page_size > 1 ? layout.k_row(0, 1) - layout.k_row(0, 0) : 0,
-          .head_stride = layout.num_kv_heads > 1 ? layout.k_row(1, 0) - layout.k_row(0, 0) : 0,
-          .offset = layout.k_row(0, 0),
-          .scale_token_stride = layout.page_size > 1 ? linear.k_scale(0, 1, 0) - linear.k_scale(0, 0, 0) : 0,
-          .scale_head_stride = layout.num_kv_heads > 1 ? linear.k_scale(1, 0, 0) - linear.k_scale(0, 0, 0) : 0,
-          .scale_offset = linear.k_scale(0, 0, 0),
-          .row_bytes = static_cast<int32_t>(layout.k_row_bytes()),
-          .scale_row_bytes = static_cast<int32_t>(layout.k_scale_row_bytes()),
-          .head_dim = layout.head_dim_k,
-          .scattered_scale = layout.scale_order == ScaleOrder::kLanes ? &KvLayout::k_scale : nullptr};
+  const auto row = [&](int32_t head, int32_t token) { return (layout.*source.row)(head, token); };
+  const auto scale = [&](int32_t head, int32_t token) { return (linear.*source.scale)(head, token, 0); };
+  const bool has_tokens = layout.page_size > 1, has_heads = layout.num_kv_heads > 1;
+  return {.expand = kernels.expand_rows(source.format, layout.code_order),
+          .format = source.format,
+          .token_stride = has_tokens ? row(0, 1) - row(0, 0) : 0,
+          .head_stride = has_heads ? row(1, 0) - row(0, 0) : 0,
+          .offset = row(0, 0),
+          .scale_token_stride = has_tokens ? scale(0, 1) - scale(0, 0) : 0,
+          .scale_head_stride = has_heads ? scale(1, 0) - scale(0, 0) : 0,
+          .scale_offset = scale(0, 0),
+          .row_bytes = static_cast<int32_t>(source.row_bytes),
+          .scale_row_bytes = static_cast<int32_t>(source.scale_row_bytes),
+          .head_dim = source.head_dim,
+          .scattered_scale = source.scattered_scales ? source.scale : nullptr};
+}
+
+TileReader::Plane TileReader::key_plane(const AttentionKernels& kernels, const KvLayout& layout) {
+  return make_plane(kernels, layout,
+                    {.format = layout.k_format,
+                     .head_dim = layout.head_dim_k,
+                     .row_bytes = layout.k_row_bytes(),
+                     .scale_row_bytes = layout.k_scale_row_bytes(),
+                     .row = &KvLayout::k_row,
+                     .scale = &KvLayout::k_scale,
+                     .scattered_scales = layout.scale_order == ScaleOrder::kLanes});
 }
 
 TileReader::Plane TileReader::value_plane(const AttentionKernels& kernels, const KvLayout& layout) {
-  KvLayout linear = layout;
-  linear.scale_order = ScaleOrder::kLinear;
-  return {.expand = kernels.expand_rows(layout.v_format, layout.code_order),
-          .format = layout.v_format,
-          .token_stride = layout.page_size > 1 ? layout.v_row(0, 1) - layout.v_row(0, 0) : 0,
-          .head_stride = layout.num_kv_heads > 1 ? layout.v_row(1, 0) - layout.v_row(0, 0) : 0,
-          .offset = layout.v_row(0, 0),
-          .scale_token_stride = layout.page_size > 1 ? linear.v_scale(0, 1, 0) - linear.v_scale(0, 0, 0) : 0,
-          .scale_head_stride = layout.num_kv_heads > 1 ? linear.v_scale(1, 0, 0) - linear.v_scale(0, 0, 0) : 0,
-          .scale_offset = linear.v_scale(0, 0, 0),
-          .row_bytes = static_cast<int32_t>(layout.v_row_bytes()),
-          .scale_row_bytes = static_cast<int32_t>(layout.v_scale_row_bytes()),
-          .head_dim = layout.head_dim_v,
-          .scattered_scale = layout.scale_order == ScaleOrder::kLinear ? nullptr : &KvLayout::v_scale};
+  return make_plane(kernels, layout,
+                    {.format = layout.v_format,
+                     .head_dim = layout.head_dim_v,
+                     .row_bytes = layout.v_row_bytes(),
+                     .scale_row_bytes = layout.v_scale_row_bytes(),
+                     .row = &KvLayout::v_row,
+                     .scale = &KvLayout::v_scale,
+                     .scattered_scales = layout.scale_order != ScaleOrder::kLinear});
 }
 
 TileReader::TileReader(const AttentionKernels& kernels, const KvCacheView& cache)

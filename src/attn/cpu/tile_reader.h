@@ -52,6 +52,8 @@ class TileReader {
     /// Address of a scale whose order is not linear.
     int64_t (KvLayout::*scattered_scale)(int32_t head, int32_t token, int32_t block) const = nullptr;
   };
+  struct PlaneSource;
+  static Plane make_plane(const AttentionKernels& kernels, const KvLayout& layout, const PlaneSource& source);
   static Plane key_plane(const AttentionKernels& kernels, const KvLayout& layout);
   static Plane value_plane(const AttentionKernels& kernels, const KvLayout& layout);
 

@@ -215,12 +215,14 @@ class TileTask {
     }
     context_.reader.read_values(now, tile, scratch_.expanded, next);
     const float* values = scratch_.expanded + int64_t{now.first - tile} * dim_v_;
-    const int64_t num_values = int64_t{now.last - now.first} * dim_v_;
+    const bool no_row_hides =
+        std::all_of(scratch_.row_bits, scratch_.row_bits + num_rows_, [&](uint64_t bits) { return bits == expanded; });
+    const bool may_multiply_hidden = no_row_hides || all_finite(values, int64_t{now.last - now.first} * dim_v_);
     for (int32_t panel = 0; panel < num_panels_; ++panel) {
       const PanelView seen = panel_view(panel, expanded);
       if (!seen.any) continue;
       const int32_t first_row = panel * width_;
-      if (seen.all || all_finite(values, num_values))
+      if (seen.all || may_multiply_hidden)
         context_.kernels.panel_values(panel_tile(h, panel, tile, now.first, now.last, false));
       else
         add_visible_values(h, first_row, std::min(num_rows_, first_row + width_), tile, now.first, now.last, values);

@@ -1,6 +1,5 @@
 #include "attn/cuda/backend.h"
 
-#include <bit>
 #include <cstdint>
 
 #include <fmt/format.h>
@@ -10,6 +9,7 @@
 #include "attn/cuda/common/cuda_status.h"
 #include "attn/cuda/generic/decode_splitkv.h"
 #include "attn/cuda/launch_config.h"
+#include "attn/cuda/launch_params.h"
 #include "attn/cuda/prefill_route.h"
 
 namespace kvant::attn::cuda {
@@ -18,18 +18,8 @@ namespace {
 /// Each block sums all requests' work in shared memory.
 constexpr int32_t kMaxRequests = 4096;
 
-/// How the workspace is cut: counters first, at the same place for every plan, since they outlive a run.
-struct WorkspaceCut {
-  size_t partial_out = 0, partial_state = 0, bytes = 0;  // Offsets.
-};
-
-WorkspaceCut cut_workspace(const DecodeInstance& instance, int32_t num_blocks) {
-  const size_t rows = size_t{2} * static_cast<size_t>(num_blocks) * 8 * static_cast<size_t>(instance.row_tiles);
-  WorkspaceCut cut;
-  cut.partial_out = aligned(kNumCounters * sizeof(uint32_t));
-  cut.partial_state = cut.partial_out + aligned(rows * static_cast<size_t>(instance.head_dim) * sizeof(float));
-  cut.bytes = cut.partial_state + aligned(rows * sizeof(float2));
-  return cut;
+WorkspaceCut workspace_cut(const DecodeInstance& instance, int32_t num_blocks) {
+  return cut_workspace(num_blocks, 8 * instance.row_tiles, instance.head_dim);
 }
 
 /// Eight rows a tile: two tiles pay as soon as one is not enough.
@@ -76,49 +66,6 @@ PoolParams pool_params(const KvPool& pool, const KvLayout& layout) {
           .v = plane_strides(layout, true)};
 }
 
-DecodeParams batch_params(const AttnDesc& desc, const AttnArgs& args) {
-  DecodeParams params{};
-  params.q = args.q;
-  params.out = args.out;
-  params.lse = args.lse;
-  params.q_offsets = args.q_offsets;
-  params.kv_lens = args.kv_lens;
-  params.page_table = args.page_table;
-  params.page_table_stride = args.page_table_stride;
-  params.sinks = desc.sinks ? args.sinks : nullptr;
-  params.mask = args.mask;
-  params.mask_row_words = args.mask_row_words;
-  params.positions = args.positions;
-  params.num_requests = args.num_requests;
-  return params;
-}
-
-void add_cache(DecodeParams& params, const AttnDesc& desc, const KvCacheView& cache) {
-  const bool quantised = info(desc.layout.k_format).quantised;
-  params.k_scales = quantised ? cache.scales.k : nullptr;
-  params.v_scales = quantised ? cache.scales.v : nullptr;
-  params.scale_count = cache.scales.count;
-  params.mu = desc.conditioning == KeyConditioning::kNone ? nullptr : cache.conditioner.mu;
-  params.z = desc.conditioning == KeyConditioning::kFull ? cache.conditioner.z : nullptr;
-  params.base = pool_params(cache.base, desc.layout);
-  if (desc.exact_pages) params.exact = pool_params(cache.exact, desc.layout.exact());
-}
-
-void add_desc(DecodeParams& params, const AttnDesc& desc) {
-  params.num_kv_heads = desc.layout.num_kv_heads;
-  params.group = desc.num_q_heads / desc.layout.num_kv_heads;
-  params.page_shift = std::countr_zero(static_cast<uint32_t>(desc.layout.page_size));
-  params.window = desc.window;
-  params.cp_rank = desc.context_parallel.rank;
-  params.cp_size = desc.context_parallel.size;
-  params.cp_interleave = desc.context_parallel.interleave;
-  params.softmax_scale = desc.softmax_scale;
-  params.soft_cap = desc.soft_cap;
-  params.q_dtype = desc.q_dtype;
-  params.out_dtype = desc.out_dtype;
-  params.draft_mask = desc.draft_mask;
-}
-
 Result<AttentionRoute> decode_route(const AttnDesc& desc, const AttnLimits& limits, const DeviceInfo& device) {
   if (limits.max_requests > kMaxRequests) {
     return failure(StatusCode::kUnsupported,
@@ -132,7 +79,7 @@ Result<AttentionRoute> decode_route(const AttnDesc& desc, const AttnLimits& limi
   KVANT_ASSIGN_OR_FAIL(const int32_t num_blocks, count_blocks(image, shared_bytes, kMaxDecodeBlocks, device));
   AttentionRoute route;
   route.launch = {.kernel = index, .num_blocks = num_blocks, .shared_bytes = shared_bytes};
-  route.workspace_bytes = cut_workspace(instance, num_blocks).bytes + kWorkspaceAlignment;
+  route.workspace_bytes = workspace_cut(instance, num_blocks).bytes + kWorkspaceAlignment;
   route.name = fmt::format("{}_d{}_r{}{}", to_string(instance.format), instance.head_dim, instance.row_tiles,
                            instance.exact_pages ? "_exact" : "");
   return route;
@@ -142,14 +89,10 @@ Status launch_decode(const AttnPlan& plan, const AttnArgs& args, void* stream) {
   const AttnDesc& desc = plan.desc();
   const DecodeInstance& instance = decode_splitkv_instances()[static_cast<size_t>(plan.launch().kernel)];
   const KernelImage image = instance.image();
-  const WorkspaceCut cut = cut_workspace(instance, plan.launch().num_blocks);
-  std::byte* base = workspace_base(plan);
-  DecodeParams params = batch_params(desc, args);
-  add_desc(params, desc);
-  add_cache(params, desc, args.cache);
-  params.counters = reinterpret_cast<uint32_t*>(base);
-  params.partial_out = reinterpret_cast<float*>(base + cut.partial_out);
-  params.partial_state = reinterpret_cast<float2*>(base + cut.partial_state);
+  const WorkspaceCut cut = workspace_cut(instance, plan.launch().num_blocks);
+  auto params = common_params<DecodeParams>(plan, args, cut);
+  params.base = pool_params(args.cache.base, desc.layout);
+  if (desc.exact_pages) params.exact = pool_params(args.cache.exact, desc.layout.exact());
   // Blocks start while the stream's previous kernel ends, and wait for it before they touch memory.
   return launch(plan, image, &params, plan.device().compute_capability >= 90, stream);
 }

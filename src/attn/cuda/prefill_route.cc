@@ -1,7 +1,6 @@
 #include "attn/cuda/prefill_route.h"
 
 #include <algorithm>
-#include <bit>
 #include <optional>
 #include <tuple>
 
@@ -10,22 +9,13 @@
 #include "attn/cuda/common/cuda_status.h"
 #include "attn/cuda/generic/prefill_flash.h"
 #include "attn/cuda/launch_config.h"
+#include "attn/cuda/launch_params.h"
 
 namespace kvant::attn::cuda {
 namespace {
 
-/// Counters first, at the same place for every plan, since they outlive a run.
-struct WorkspaceCut {
-  size_t partial_out = 0, partial_state = 0, bytes = 0;  // Offsets.
-};
-
-WorkspaceCut cut_workspace(const PrefillInstance& instance, int32_t num_blocks) {
-  const size_t rows = size_t{2} * static_cast<size_t>(num_blocks) * static_cast<size_t>(instance.rows);
-  WorkspaceCut cut;
-  cut.partial_out = aligned(kNumCounters * sizeof(uint32_t));
-  cut.partial_state = cut.partial_out + aligned(rows * static_cast<size_t>(instance.head_dim_v) * sizeof(float));
-  cut.bytes = cut.partial_state + aligned(rows * sizeof(float2));
-  return cut;
+WorkspaceCut workspace_cut(const PrefillInstance& instance, int32_t num_blocks) {
+  return cut_workspace(num_blocks, instance.rows, instance.head_dim_v);
 }
 
 TileSource source_of(const KvLayout& layout) {
@@ -77,52 +67,6 @@ Status check_planes(const KvLayout& layout) {
   return {};
 }
 
-PrefillParams batch_params(const AttnDesc& desc, const AttnArgs& args) {
-  PrefillParams params{};
-  params.q = args.q;
-  params.out = args.out;
-  params.lse = args.lse;
-  params.q_offsets = args.q_offsets;
-  params.kv_lens = args.kv_lens;
-  params.page_table = args.page_table;
-  params.page_table_stride = args.page_table_stride;
-  params.sinks = desc.sinks ? args.sinks : nullptr;
-  params.mask = args.mask;
-  params.mask_row_words = args.mask_row_words;
-  params.positions = args.positions;
-  params.num_requests = args.num_requests;
-  return params;
-}
-
-void add_cache(PrefillParams& params, const AttnDesc& desc, const KvCacheView& cache) {
-  params.k_scales = info(desc.layout.k_format).quantised ? cache.scales.k : nullptr;
-  params.v_scales = info(desc.layout.v_format).quantised ? cache.scales.v : nullptr;
-  params.scale_count = cache.scales.count;
-  params.mu = desc.conditioning == KeyConditioning::kNone ? nullptr : cache.conditioner.mu;
-  params.z = desc.conditioning == KeyConditioning::kFull ? cache.conditioner.z : nullptr;
-  params.base = make_page_pool(desc.layout, cache.base);
-  params.exact_pages = desc.exact_pages;
-  if (desc.exact_pages) params.exact = make_page_pool(desc.layout.exact(), cache.exact);
-}
-
-void add_desc(PrefillParams& params, const AttnDesc& desc) {
-  params.num_kv_heads = desc.layout.num_kv_heads;
-  params.group = desc.num_q_heads / desc.layout.num_kv_heads;
-  params.head_dim_k = desc.layout.head_dim_k;
-  params.head_dim_v = desc.layout.head_dim_v;
-  params.page_shift = std::countr_zero(static_cast<uint32_t>(desc.layout.page_size));
-  params.window = desc.window;
-  params.cp_rank = desc.context_parallel.rank;
-  params.cp_size = desc.context_parallel.size;
-  params.cp_interleave = desc.context_parallel.interleave;
-  params.softmax_scale = desc.softmax_scale;
-  params.soft_cap = desc.soft_cap;
-  params.q_dtype = desc.q_dtype;
-  params.out_dtype = desc.out_dtype;
-  params.draft_mask = desc.draft_mask;
-  params.batch_invariant = desc.batch_invariant;
-}
-
 }  // namespace
 
 Result<AttentionRoute> prefill_route(const AttnDesc& desc, const AttnLimits& limits, const DeviceInfo& device) {
@@ -138,7 +82,7 @@ Result<AttentionRoute> prefill_route(const AttnDesc& desc, const AttnLimits& lim
   KVANT_ASSIGN_OR_FAIL(const int32_t num_blocks, count_blocks(image, image.shared_bytes, kMaxPrefillBlocks, device));
   AttentionRoute route;
   route.launch = {.kernel = *index, .num_blocks = num_blocks, .shared_bytes = image.shared_bytes, .is_prefill = true};
-  route.workspace_bytes = cut_workspace(instance, num_blocks).bytes + kWorkspaceAlignment;
+  route.workspace_bytes = workspace_cut(instance, num_blocks).bytes + kWorkspaceAlignment;
   const std::string dims = instance.head_dim_k == instance.head_dim_v
                                ? fmt::format("{}", instance.head_dim_k)
                                : fmt::format("{}x{}", instance.head_dim_k, instance.head_dim_v);
@@ -160,14 +104,14 @@ Status launch_prefill(const AttnPlan& plan, const AttnArgs& args, void* stream) 
   const AttnDesc& desc = plan.desc();
   const PrefillInstance& instance = prefill_flash_instances()[static_cast<size_t>(plan.launch().kernel)];
   const KernelImage image = instance.image();
-  const WorkspaceCut cut = cut_workspace(instance, plan.launch().num_blocks);
-  std::byte* base = workspace_base(plan);
-  PrefillParams params = batch_params(desc, args);
-  add_desc(params, desc);
-  add_cache(params, desc, args.cache);
-  params.counters = reinterpret_cast<uint32_t*>(base);
-  params.partial_out = reinterpret_cast<float*>(base + cut.partial_out);
-  params.partial_state = reinterpret_cast<float2*>(base + cut.partial_state);
+  const WorkspaceCut cut = workspace_cut(instance, plan.launch().num_blocks);
+  auto params = common_params<PrefillParams>(plan, args, cut);
+  params.head_dim_k = desc.layout.head_dim_k;
+  params.head_dim_v = desc.layout.head_dim_v;
+  params.base = make_page_pool(desc.layout, args.cache.base);
+  params.exact_pages = desc.exact_pages;
+  if (desc.exact_pages) params.exact = make_page_pool(desc.layout.exact(), args.cache.exact);
+  params.batch_invariant = desc.batch_invariant;
   return launch(plan, image, &params, false, stream);
 }
 

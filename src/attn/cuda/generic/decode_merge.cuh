@@ -13,10 +13,10 @@ template <class Traits>
 class DecodeMerge : protected DecodeTiles<Traits> {
  protected:
   using Base = DecodeTiles<Traits>;
-  static constexpr int kHeadDim = Traits::kHeadDim;
-  static constexpr int kRowTiles = Traits::kRowTiles;
-  static constexpr int kRows = Traits::kRows;
-  static constexpr int kTiles = Traits::kTiles;
+  using Base::kHeadDim;
+  using Base::kRows;
+  using Base::kRowTiles;
+  using Base::kTiles;
   /// A warp holds a row in pieces of 128 channels, four of each a lane.
   static constexpr int kPieces = (kHeadDim + 127) / 128;
   using Base::acc_;
@@ -176,7 +176,7 @@ class DecodeMerge : protected DecodeTiles<Traits> {
     float denominator = sum;
     if (p_.sinks != nullptr && top != -INFINITY) {
       const int32_t q_head = s.head * p_.group + (s.row_tile * kRows + row) % p_.group;
-      denominator += exp2f(p_.sinks[q_head] * detail::kLog2e - top);
+      denominator += exp2f(p_.sinks[q_head] * kLog2OfE - top);
     }
     const float inverse = top == -INFINITY ? 0.0f : 1.0f / denominator;
 #pragma unroll
@@ -185,8 +185,7 @@ class DecodeMerge : protected DecodeTiles<Traits> {
           make_float4(value[i].x * inverse, value[i].y * inverse, value[i].z * inverse, value[i].w * inverse);
       if (is_live(i)) detail::store_out(p_.out, p_.out_dtype, index * kHeadDim + channel_of(i), v);
     }
-    if (p_.lse != nullptr && lane_ == 0)
-      p_.lse[index] = top == -INFINITY ? -INFINITY : (top + log2f(sum)) * detail::kLn2;
+    if (p_.lse != nullptr && lane_ == 0) p_.lse[index] = top == -INFINITY ? -INFINITY : (top + log2f(sum)) * kLnOf2;
   }
 
  private:

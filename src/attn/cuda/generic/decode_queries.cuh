@@ -147,7 +147,7 @@ class DecodeQueries : protected DecodeWork<Traits> {
 
   /// Factors and empty accumulators of rows 2t and 2t + 1 of row tile n.
   __device__ __forceinline__ void start_rows(int n, float exponent, float bias, float k_factor) {
-    const float unit = p_.softmax_scale * detail::kLog2e;
+    const float unit = p_.softmax_scale * kLog2OfE;
 #pragma unroll
     for (int c = 0; c < 2; ++c) {
       const float row_exponent = __shfl_sync(0xffffffffu, exponent, 4 * (2 * t_ + c));

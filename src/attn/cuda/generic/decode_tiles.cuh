@@ -39,15 +39,6 @@ template <class Traits>
 class DecodeTiles : protected DecodePages<Traits> {
  protected:
   using Base = DecodePages<Traits>;
-  using typename Base::LaneCopies;
-  using KCodec = typename Traits::KCodec;
-  using VCodec = typename Traits::VCodec;
-  static constexpr int kHeadDim = Traits::kHeadDim;
-  static constexpr int kRowTiles = Traits::kRowTiles;
-  static constexpr int kRows = Traits::kRows;
-  static constexpr int kSteps = Traits::kSteps;
-  static constexpr int kTiles = Traits::kTiles;
-  static constexpr int kLaneDims = KTile<typename Traits::KCodec, Traits::kHeadDim>::kLaneDims;
   using Base::acc_;
   using Base::Base;
   using Base::batch_first_;
@@ -56,8 +47,14 @@ class DecodeTiles : protected DecodePages<Traits> {
   using Base::factor_;
   using Base::fetch_queries;
   using Base::g_;
+  using Base::kHeadDim;
+  using Base::kLaneDims;
   using Base::kNoBatch;
   using Base::kRoundTiles;
+  using Base::kRows;
+  using Base::kRowTiles;
+  using Base::kSteps;
+  using Base::kTiles;
   using Base::lane_;
   using Base::lane_copies;
   using Base::lane_entry;
@@ -78,6 +75,9 @@ class DecodeTiles : protected DecodePages<Traits> {
   using Base::sum_;
   using Base::t_;
   using Base::warp_;
+  using typename Base::KCodec;
+  using typename Base::LaneCopies;
+  using typename Base::VCodec;
 
   /// Products of the tile's 16 keys with all rows: c[n] holds keys g, g, g + 8, g + 8 by rows 2t, 2t + 1, 2t, 2t + 1.
   template <class Tile>
@@ -98,9 +98,7 @@ class DecodeTiles : protected DecodePages<Traits> {
   /// Which products of kCount tiles from `tile` on count: bit 4 * (kRowTiles * r + n) + i for c[r][n][i].
   template <int kCount>
   __device__ __forceinline__ uint32_t visible(const detail::Segment& s, int32_t tile) const {
-    const auto local = [&](int32_t length) {
-      return detail::local_length(length, p_.cp_rank, p_.cp_size, p_.cp_interleave);
-    };
+    const auto local = [&](int32_t length) { return owned_keys(length, p_.cp_rank, p_.cp_size, p_.cp_interleave); };
     const int32_t block = s.global_len - s.q_len;
     uint32_t bits = 0;
 #pragma unroll 1
@@ -118,7 +116,7 @@ class DecodeTiles : protected DecodePages<Traits> {
         const int32_t key = tile * Traits::kTileTokens + 8 * k + g_;
         bool seen = key < last;
         if (packed && !seen && key < s.kv_len) {
-          const int32_t bit = detail::global_position(key, p_.cp_rank, p_.cp_size, p_.cp_interleave) - block;
+          const int32_t bit = global_key(key, p_.cp_rank, p_.cp_size, p_.cp_interleave) - block;
           seen = (p_.mask[static_cast<int64_t>(s.q_begin + i) * p_.mask_row_words + bit / 32] >> bit % 32 & 1) != 0;
         }
         if (seen && key >= first) bits |= 1u << (4 * (kRowTiles * (k / 2) + j / 2) + 2 * (k % 2) + j % 2);
@@ -160,7 +158,7 @@ class DecodeTiles : protected DecodePages<Traits> {
   /// Caps scores; they stay in units of products.
   template <int kCount>
   __device__ __forceinline__ void cap(float (&c)[kCount][kRowTiles][4]) const {
-    const float top = p_.soft_cap * detail::kLog2e;
+    const float top = p_.soft_cap * kLog2OfE;
 #pragma unroll
     for (int n = 0; n < kRowTiles; ++n) {
 #pragma unroll

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "attn/cuda/common/attention_math.cuh"
 #include "attn/cuda/common/codecs.cuh"
 #include "attn/cuda/common/ptx.cuh"
 #include "attn/cuda/generic/decode_splitkv.h"
@@ -54,8 +55,6 @@ __device__ __forceinline__ Chunks cut_work(int32_t total, int32_t item, int32_t 
   return {total, 0, share};
 }
 
-inline constexpr float kLog2e = 1.44269504088896340736f;
-inline constexpr float kLn2 = 0.69314718055994530942f;
 /// Scores may exceed the running reference by this much (a factor 2^8) before it moves: P stays within f16.
 inline constexpr float kRescaleSlack = 8.0f;
 /// Stands for "no score yet": below every real score, and finite, so that differences of it are numbers.
@@ -73,18 +72,6 @@ __device__ __forceinline__ void store_out(void* out, DType dtype, int64_t index,
     *reinterpret_cast<uint2*>(static_cast<uint16_t*>(out) + index) =
         make_uint2(pack_out(dtype, v.x, v.y), pack_out(dtype, v.z, v.w));
   }
-}
-
-/// Keys of a request that a context-parallel rank holds: keys j with (j / interleave) % size == rank.
-__device__ __forceinline__ int32_t local_length(int32_t length, int32_t rank, int32_t size, int32_t interleave) {
-  if (size == 1) return length;
-  const int32_t cycle = size * interleave;
-  const int32_t rest = length - length / cycle * cycle - rank * interleave;
-  return length / cycle * interleave + min(max(rest, 0), interleave);
-}
-__device__ __forceinline__ int32_t global_position(int32_t local, int32_t rank, int32_t size, int32_t interleave) {
-  if (size == 1) return local;
-  return (local / interleave * size + rank) * interleave + local % interleave;
 }
 
 }  // namespace detail
@@ -154,10 +141,10 @@ class DecodeWork : protected DecodeContext<Traits> {
     const int32_t q_end = p_.q_offsets[request + 1], length = p_.kv_lens[request];
     e.q_len = q_end - e.q_begin;
     e.global_len = e.q_len > 0 ? length : 0;
-    e.kv_len = detail::local_length(e.global_len, p_.cp_rank, p_.cp_size, p_.cp_interleave);
+    e.kv_len = owned_keys(e.global_len, p_.cp_rank, p_.cp_size, p_.cp_interleave);
     e.row_tiles = (e.q_len * p_.group + kRows - 1) / kRows;
     const int32_t oldest = p_.window > 0 ? max(e.global_len - e.q_len - p_.window + 1, 0) : 0;
-    e.first_key = detail::local_length(oldest, p_.cp_rank, p_.cp_size, p_.cp_interleave);
+    e.first_key = owned_keys(oldest, p_.cp_rank, p_.cp_size, p_.cp_interleave);
     e.tile_begin = e.first_key / Traits::kTileTokens;
     e.tile_end = (e.kv_len + Traits::kTileTokens - 1) / Traits::kTileTokens;
     return e;
@@ -247,10 +234,9 @@ class DecodeWork : protected DecodeContext<Traits> {
     s.first_chunk = item_begin >= chunk * chunks.size ? chunk : item_begin / chunks.size;
     s.last_chunk = last < end ? chunk : last / chunks.size;
     // Before the draft block, and inside the window of the newest row (tree rows lie within the block).
-    const int32_t seen = detail::local_length(e.global_len - e.q_len, p_.cp_rank, p_.cp_size, p_.cp_interleave);
-    const int32_t gone = p_.window == 0 ? 0
-                                        : detail::local_length(max(e.global_len - p_.window, 0), p_.cp_rank, p_.cp_size,
-                                                               p_.cp_interleave);
+    const int32_t seen = owned_keys(e.global_len - e.q_len, p_.cp_rank, p_.cp_size, p_.cp_interleave);
+    const int32_t gone =
+        p_.window == 0 ? 0 : owned_keys(max(e.global_len - p_.window, 0), p_.cp_rank, p_.cp_size, p_.cp_interleave);
     s.full_begin = (gone + Traits::kTileTokens - 1) / Traits::kTileTokens;
     s.full_end = seen / Traits::kTileTokens;
     return s;
