@@ -39,6 +39,7 @@ struct OperandRows {
   static constexpr int kChunks = kElements / 8;
   static constexpr bool kSwizzled = kChunks % 8 == 0;
   static constexpr int kRowBytes = 2 * kElements + (kSwizzled ? 0 : 16);
+  static constexpr int kEightChunks = 128;  ///< offset(row, chunk + 8) - offset(row, chunk)
   static_assert(kSwizzled || kChunks % 2 == 0, "a padded row is an odd number of chunks");
 
   __device__ __forceinline__ static uint32_t offset(int row, int chunk) {

@@ -78,6 +78,7 @@ class PrefillPages : protected PrefillQueries<Traits> {
  private:
   static constexpr int kRowThreads = 4;
   static constexpr int kPassRows = Traits::kThreads / kRowThreads;
+  static_assert(Traits::kDimK % 64 == 0 && Traits::kDimV % 64 == 0, "four threads share eight chunks evenly");
   static constexpr int kPasses = (kKeys + kPassRows - 1) / kPassRows;
   static_assert(kPasses * kPassRows == kKeys && kPassRows % 16 == 0, "passes keep a row's place among sixteen");
 
@@ -90,15 +91,15 @@ class PrefillPages : protected PrefillQueries<Traits> {
     __device__ bool exact() const { return (page & kExactPageBit) != 0; }
   };
 
-  /// This thread's row in a pass and its part of that row. Asked anew for every tile: addresses that follow from it are
-  /// cheaper to compute again than to spill and read back.
+  /// This thread's row in a pass and its part of that row. Where registers are short it is asked anew for every tile:
+  /// addresses that follow from it are cheaper to compute again than to spill and read back.
   struct Part {
     int thread;
-    __device__ __forceinline__ Part() { asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread)); }
+    __device__ __forceinline__ Part() : thread(static_cast<int>(threadIdx.x)) {
+      if constexpr (Traits::kDimK > 64) asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+    }
     __device__ __forceinline__ int row() const { return thread / kRowThreads; }
     __device__ __forceinline__ int unit(int i) const { return thread % kRowThreads + kRowThreads * i; }
-    /// Rows that neighbour each other start with different halves, for the banks' sake.
-    __device__ __forceinline__ int chunk(int i) const { return thread % kRowThreads + kRowThreads * (i ^ (row() & 1)); }
   };
 
   /// Where the scale of this thread's unit i lies in a page, but for the higher bits of its row's token.
@@ -126,11 +127,20 @@ class PrefillPages : protected PrefillQueries<Traits> {
   template <class Rows>
   __device__ __forceinline__ void copy_row(const ItemKeys& keys, const Part& part, const Row& row, const uint8_t* page,
                                            const PagePlane& plane, uint32_t operand, int32_t head_dim) const {
+    // Chunk 4 h + part, h a half of eight chunks. Rows that neighbour each other start with different halves, for the
+    // banks' sake.
+    const int first = part.unit(0) + kRowThreads * (part.row() & 1);
     const uint8_t* from = page + (plane.data + keys.head * plane.data_head + row.token * plane.data_token);
+    const uint8_t* from_half[2] = {from + 16 * first, from + 16 * (first ^ kRowThreads)};
+    const uint32_t to = operand + Rows::offset(row.index, first);
+    const bool whole = head_dim == 8 * Rows::kChunks;
 #pragma unroll
-    for (int i = 0; i < Rows::kChunks / kRowThreads; ++i)
-      copy_async_16_or_zero(operand + Rows::offset(row.index, part.chunk(i)), from + 16 * part.chunk(i),
-                            row.visible && 8 * part.chunk(i) < head_dim);
+    for (int i = 0; i < Rows::kChunks / kRowThreads; ++i) {
+      const int half = i % 2, eight = i / 2;
+      const bool exists = whole || 8 * (8 * eight + (first ^ kRowThreads * half)) < head_dim;
+      copy_async_16_or_zero((to ^ 16 * kRowThreads * half) + eight * Rows::kEightChunks, from_half[half] + 128 * eight,
+                            row.visible && exists);
+    }
   }
 
   __device__ __forceinline__ uint32_t raw_slot(const Part& part, int plane, int i) const {
@@ -214,8 +224,8 @@ class PrefillPages : protected PrefillQueries<Traits> {
       const int index = part.row() + pass * kPassRows;
 #pragma unroll
       for (int i = 0; i < kDim / 64; ++i) {
-        const uint32_t low_at = operand + Rows::offset(index, 2 * part.unit(i));
-        const uint32_t high_at = operand + Rows::offset(index, 2 * part.unit(i) + 1);
+        const uint32_t low_at = operand + Rows::offset(index, 2 * part.unit(0)) + i * Rows::kEightChunks;
+        const uint32_t high_at = low_at ^ 16;
         const uint32_t slot = raw_slot(part, plane, pass * (kDim / 64) + i);
         uint32_t x[8] = {};
         uint32_t byte = 0;

@@ -12,6 +12,7 @@ struct PanelRows {
   static constexpr int kChunks = kElements / 8;
   static constexpr int kRowBytes = 2 * kElements;
   static constexpr int kPanelBytes = 128 * kNumRows;
+  static constexpr int kEightChunks = kPanelBytes;  ///< offset(row, chunk + 8) - offset(row, chunk)
   static_assert(kElements % 64 == 0 && kNumRows % 8 == 0, "whole panels, each of whole swizzle patterns");
 
   __device__ __forceinline__ static uint32_t offset(int row, int chunk) {
