@@ -1,0 +1,126 @@
+#include "engine/loader/weight_rows.h"
+
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "core/float_bits.h"
+#include "engine/loader/printable.h"
+
+namespace kvant::engine {
+namespace {
+
+constexpr int64_t kNvfp4Block = 16;
+constexpr int64_t kMxfp4Block = 32;
+
+template <class Code, class Decode>
+ops::WeightRows plain(const std::byte* data, int64_t columns, Decode decode) {
+  return [=](int64_t begin, int64_t end, float* out) {
+    const std::byte* at = data + static_cast<size_t>(begin * columns) * sizeof(Code);
+    for (int64_t i = 0; i < (end - begin) * columns; ++i, at += sizeof(Code)) {
+      Code code;
+      std::memcpy(&code, at, sizeof(code));
+      out[i] = decode(code);
+    }
+  };
+}
+
+constexpr float kE2m1Values[16] = {0.0f,  0.5f,  1.0f,  1.5f,  2.0f,  3.0f,  4.0f,  6.0f,
+                                   -0.0f, -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f};
+
+/// OCP e4m3: bias 7, subnormals, no infinity, NaN where exponent and mantissa are all ones.
+float e4m3_to_float(uint8_t code) {
+  const int exponent = code >> 3 & 15, mantissa = code & 7;
+  float value = exponent == 0 ? std::ldexp(static_cast<float>(mantissa), -9)
+                              : std::ldexp(static_cast<float>(mantissa + 8), exponent - 10);
+  if (exponent == 15 && mantissa == 7) value = std::numeric_limits<float>::quiet_NaN();
+  return code >= 128 ? -value : value;
+}
+
+using ByteValues = std::array<float, 256>;
+
+ByteValues e4m3_values() {
+  ByteValues values;
+  for (size_t code = 0; code < values.size(); ++code) values[code] = e4m3_to_float(static_cast<uint8_t>(code));
+  return values;
+}
+
+/// 2^(code - 127); 255 is NaN.
+float e8m0_to_float(uint8_t code) {
+  return code == 255 ? std::numeric_limits<float>::quiet_NaN() : std::ldexp(1.0f, code - 127);
+}
+
+/// Rows of packed e2m1 codes whose block scales `scale_of(code)` gives.
+template <int64_t kBlock, class ScaleOf>
+ops::WeightRows packed_rows(const std::byte* codes, const std::byte* scales, int64_t columns, ScaleOf scale_of) {
+  return [=](int64_t begin, int64_t end, float* out) {
+    for (int64_t row = begin; row < end; ++row) {
+      const std::byte* row_codes = codes + row * (columns / 2);
+      const std::byte* row_scales = scales + row * (columns / kBlock);
+      for (int64_t column = 0; column < columns; column += 2, out += 2) {
+        const float scale = scale_of(static_cast<uint8_t>(row_scales[column / kBlock]));
+        const auto pair = static_cast<uint8_t>(row_codes[column / 2]);
+        out[0] = kE2m1Values[pair & 15u] * scale;
+        out[1] = kE2m1Values[pair >> 4] * scale;
+      }
+    }
+  };
+}
+
+}  // namespace
+
+Result<ops::WeightRows> float_rows(const SafetensorsTensor& tensor, int64_t columns, int64_t first_row) {
+  const std::byte* data = tensor.data.data() + first_row * columns * element_bytes(tensor.type);
+  switch (tensor.type) {
+    case SafetensorsType::kF32: return plain<float>(data, columns, [](float value) { return value; });
+    case SafetensorsType::kF16: return plain<uint16_t>(data, columns, [](uint16_t bits) { return f16_to_float(bits); });
+    case SafetensorsType::kBf16:
+      return plain<uint16_t>(data, columns, [](uint16_t bits) { return bf16_to_float(bits); });
+    default:
+      return failure(StatusCode::kUnsupported, fmt::format("tensor '{}' is {}; F32, F16 or BF16 is needed",
+                                                           printable(tensor.name), to_string(tensor.type)));
+  }
+}
+
+Result<std::vector<float>> float_values(const SafetensorsTensor& tensor) {
+  const int64_t count = tensor.num_elements();
+  KVANT_ASSIGN_OR_FAIL(const ops::WeightRows read, float_rows(tensor, count));
+  std::vector<float> values(static_cast<size_t>(count));
+  if (count > 0) read(0, 1, values.data());
+  return values;
+}
+
+ops::WeightRows fp8_rows(const SafetensorsTensor& codes, int64_t columns, BlockScales scales) {
+  const auto values = std::make_shared<const ByteValues>(e4m3_values());
+  const auto shared = std::make_shared<const BlockScales>(std::move(scales));
+  return [=, data = codes.data.data()](int64_t begin, int64_t end, float* out) {
+    const int64_t blocks = (columns + shared->block_columns - 1) / shared->block_columns;
+    for (int64_t row = begin; row < end; ++row) {
+      const float* row_scales = shared->values.data() + row / shared->block_rows * blocks;
+      const std::byte* row_codes = data + row * columns;
+      for (int64_t column = 0; column < columns; ++column)
+        *out++ = (*values)[static_cast<size_t>(row_codes[column])] * row_scales[column / shared->block_columns];
+    }
+  };
+}
+
+ops::WeightRows nvfp4_rows(const SafetensorsTensor& codes, const SafetensorsTensor& block_scales, int64_t columns,
+                           float global_scale) {
+  const auto values = std::make_shared<const ByteValues>(e4m3_values());
+  return packed_rows<kNvfp4Block>(codes.data.data(), block_scales.data.data(), columns,
+                                  [=](uint8_t code) { return fl_mul((*values)[code], global_scale); });
+}
+
+ops::WeightRows mxfp4_rows(const SafetensorsTensor& codes, const SafetensorsTensor& block_scales, int64_t columns,
+                           int64_t first_row) {
+  return packed_rows<kMxfp4Block>(codes.data.data() + first_row * (columns / 2),
+                                  block_scales.data.data() + first_row * (columns / kMxfp4Block), columns,
+                                  e8m0_to_float);
+}
+
+}  // namespace kvant::engine
