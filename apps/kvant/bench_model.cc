@@ -85,29 +85,26 @@ class Measurement {
     logits_.resize(tokens_.size() * static_cast<size_t>(vocabulary_size));
   }
 
-  /// Median prompt tokens per second at a depth.
+  /// Prompt tokens per second at a depth.
   Result<double> prompt_rate(int32_t depth) {
-    return median_rate(depth, 1, options_.prompt, [&] { return feed_prompt(0, depth, options_.prompt, true); });
+    return rate(depth, 1, options_.prompt, [&] { return feed_prompt(0, depth, options_.prompt, true); });
   }
 
-  /// Median generated tokens per second of all sequences together at a depth, without sampling.
+  /// Generated tokens per second of all sequences together at a depth, without sampling.
   Result<double> generation_rate(int32_t depth, int32_t batch) {
-    return median_rate(depth, batch, options_.generate * batch, [&] { return decode(depth, options_.generate); });
+    return rate(depth, batch, options_.generate * batch, [&] { return decode(depth, options_.generate); });
   }
 
  private:
   template <class Work>
-  Result<double> median_rate(int32_t depth, int32_t batch, int32_t count, Work work) {
-    std::vector<double> rates;
-    for (int32_t i = 0; i < options_.repetitions; ++i) {
-      for (int32_t b = 0; b < batch; ++b) KVANT_FAIL_IF_ERROR(add_sequence(static_cast<size_t>(b), depth));
-      const Stopwatch watch;
-      KVANT_FAIL_IF_ERROR(work());
-      rates.push_back(count / watch.seconds());
-      for (const engine::SequenceId sequence : sequences_) cache_.remove_sequence(sequence);
-      sequences_.clear();
-    }
-    return median(std::move(rates));
+  Result<double> rate(int32_t depth, int32_t batch, int32_t count, Work work) {
+    for (int32_t b = 0; b < batch; ++b) KVANT_FAIL_IF_ERROR(add_sequence(static_cast<size_t>(b), depth));
+    const Stopwatch watch;
+    KVANT_FAIL_IF_ERROR(work());
+    const double seconds = watch.seconds();
+    for (const engine::SequenceId sequence : sequences_) cache_.remove_sequence(sequence);
+    sequences_.clear();
+    return count / seconds;
   }
 
   Status add_sequence(size_t index, int32_t depth) {
@@ -157,6 +154,11 @@ class Measurement {
   std::vector<float> logits_;
 };
 
+/// Tokens per second, one of each turn.
+struct Rates {
+  std::vector<double> prompt, generation;
+};
+
 Result<Json> measure(const BenchModelOptions& options, ProgressBar& bar) {
   engine::LoadOptions load;
   for (const std::string& text : options.kv) {
@@ -169,30 +171,48 @@ Result<Json> measure(const BenchModelOptions& options, ProgressBar& bar) {
   const int32_t context = load.context;
   KVANT_ASSIGN_OR_FAIL(const auto model, load_model(options.model, std::move(load), bar));
 
-  const auto num_rows = static_cast<int64_t>(specs.size() * options.depths.size() * options.batches.size());
-  Json rows = Json::array();
+  std::vector<std::unique_ptr<engine::KvCacheSet>> caches;
+  std::vector<Measurement> measurements;
   for (const attn::KvSpec& spec : specs) {
-    KVANT_ASSIGN_OR_FAIL(const auto cache,
+    KVANT_ASSIGN_OR_FAIL(auto cache,
                          model->create_cache(spec, {.max_sequences = largest(options.batches),
                                                     .max_tokens = context,
                                                     .pool_tokens = int64_t{2} * context * largest(options.batches),
                                                     .prefix_cache = true}));
-    Measurement measurement(*model, *cache, options);
-    for (const int32_t depth : options.depths) {
-      KVANT_ASSIGN_OR_FAIL(const double prompt_rate, measurement.prompt_rate(depth));
-      for (const int32_t batch : options.batches) {
-        bar.update("bench", static_cast<int64_t>(rows.size()), num_rows);
-        KVANT_ASSIGN_OR_FAIL(const double generation_rate, measurement.generation_rate(depth, batch));
-        rows.push_back({{"kv", spec.text},
-                        {"weights", model->runner().weights()},
-                        {"threads", model->pool().num_threads()},
-                        {"device", cpu_device().name},
-                        {"prompt", options.prompt},
-                        {"depth", depth},
-                        {"batch", batch},
-                        {"pp_tokens_per_s", prompt_rate},
-                        {"tg_tokens_per_s", generation_rate}});
+    measurements.emplace_back(*model, *caches.emplace_back(std::move(cache)), options);
+  }
+
+  std::vector<std::vector<Rates>> rates(specs.size());
+  const auto num_turns = static_cast<int64_t>(options.depths.size()) * options.repetitions;
+  for (size_t d = 0; d < options.depths.size(); ++d) {
+    for (std::vector<Rates>& of_spec : rates) of_spec.resize(of_spec.size() + options.batches.size());
+    // Caches take turns, so that what else the machine does meets all of them.
+    for (int32_t turn = 0; turn < options.repetitions; ++turn) {
+      bar.update("bench", static_cast<int64_t>(d) * options.repetitions + turn, num_turns);
+      for (size_t s = 0; s < specs.size(); ++s) {
+        KVANT_ASSIGN_OR_FAIL(const double prompt_rate, measurements[s].prompt_rate(options.depths[d]));
+        for (size_t b = 0; b < options.batches.size(); ++b) {
+          Rates& cell = rates[s][d * options.batches.size() + b];
+          cell.prompt.push_back(prompt_rate);
+          KVANT_ASSIGN_OR_FAIL(cell.generation.emplace_back(),
+                               measurements[s].generation_rate(options.depths[d], options.batches[b]));
+        }
       }
+    }
+  }
+
+  Json rows = Json::array();
+  for (size_t s = 0; s < specs.size(); ++s) {
+    for (size_t i = 0; i < rates[s].size(); ++i) {
+      rows.push_back({{"kv", specs[s].text},
+                      {"weights", model->runner().weights()},
+                      {"threads", model->pool().num_threads()},
+                      {"device", cpu_device().name},
+                      {"prompt", options.prompt},
+                      {"depth", options.depths[i / options.batches.size()]},
+                      {"batch", options.batches[i % options.batches.size()]},
+                      {"pp_tokens_per_s", median(rates[s][i].prompt)},
+                      {"tg_tokens_per_s", median(rates[s][i].generation)}});
     }
   }
   KVANT_ASSIGN_OR_FAIL(const double read_gb_s, measure_read_bandwidth(model->pool()));

@@ -29,43 +29,55 @@ Word sum_words(const Word* words, int64_t count) {
   return total[0] + total[1];
 }
 
+// One task is large enough to stream and small enough that threads finish together.
+constexpr int64_t kTaskWords = (int64_t{1} << 20) / int64_t{sizeof(Word)};
+
 }  // namespace
 
-Result<double> measure_read_bandwidth(ThreadPool& pool, const ReadBandwidthOptions& options) {
-  // One task is large enough to stream and small enough that threads finish together.
-  constexpr int64_t kTaskWords = (int64_t{1} << 20) / int64_t{sizeof(Word)};
-  const int64_t num_tasks = options.bytes / (kTaskWords * int64_t{sizeof(Word)});
-  if (num_tasks < 1 || options.passes < 1) {
+Result<ReadTest> ReadTest::create(ThreadPool& pool, int64_t bytes) {
+  ReadTest test(pool);
+  test.num_tasks_ = bytes / (kTaskWords * int64_t{sizeof(Word)});
+  if (test.num_tasks_ < 1) {
     return failure(StatusCode::kInvalidArgument,
-                   fmt::format("read bandwidth over {} bytes in {} passes; give at least 1 MiB and one pass",
-                               options.bytes, options.passes));
+                   fmt::format("read bandwidth over {} bytes; give at least 1 MiB", bytes));
   }
-  std::vector<Word> buffer;
   try {
-    buffer.resize(static_cast<size_t>(num_tasks * kTaskWords));
+    test.words_.resize(static_cast<size_t>(test.num_tasks_ * kTaskWords));
   } catch (const std::bad_alloc&) {
     return failure(StatusCode::kResourceExhausted,
-                   fmt::format("no memory for a buffer of {} bytes; give a smaller size", options.bytes));
+                   fmt::format("no memory for a buffer of {} bytes; give a smaller size", bytes));
   }
-  pool.parallel_for(num_tasks, [&](int64_t task, int) {
-    std::memset(buffer.data() + task * kTaskWords, 1, kTaskWords * sizeof(Word));
+  pool.parallel_for(test.num_tasks_, [&](int64_t task, int) {
+    std::memset(test.words_.data() + task * kTaskWords, 1, kTaskWords * sizeof(Word));
   });
+  return test;
+}
 
-  double best_seconds = 0.0;
+Result<double> ReadTest::pass() {
   std::atomic<Word> checksum{0};
-  for (int32_t pass = 0; pass < options.passes; ++pass) {
-    const auto start = std::chrono::steady_clock::now();
-    pool.parallel_for(num_tasks, [&](int64_t task, int) {
-      checksum.fetch_add(sum_words(buffer.data() + task * kTaskWords, kTaskWords), std::memory_order_relaxed);
-    });
-    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    best_seconds = pass == 0 ? seconds : std::min(best_seconds, seconds);
+  const auto start = std::chrono::steady_clock::now();
+  pool_->parallel_for(num_tasks_, [&](int64_t task, int) {
+    checksum.fetch_add(sum_words(words_.data() + task * kTaskWords, kTaskWords), std::memory_order_relaxed);
+  });
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  // Every word is 0x0101...: the sum proves that all bytes were read.
+  if (checksum.load() != Word{0x0101010101010101u} * static_cast<Word>(words_.size()))
+    return failure(StatusCode::kInternal, "the read bandwidth test misread its buffer");
+  return static_cast<double>(words_.size()) * sizeof(Word) / seconds / 1e9;
+}
+
+Result<double> measure_read_bandwidth(ThreadPool& pool, const ReadBandwidthOptions& options) {
+  if (options.passes < 1) {
+    return failure(StatusCode::kInvalidArgument,
+                   fmt::format("read bandwidth in {} passes; give at least one", options.passes));
   }
-  // Every word is 0x0101...: the sum proves that all bytes were read in every pass.
-  const Word expected =
-      Word{0x0101010101010101u} * static_cast<Word>(num_tasks * kTaskWords) * static_cast<Word>(options.passes);
-  if (checksum.load() != expected) return failure(StatusCode::kInternal, "the read bandwidth test misread its buffer");
-  return static_cast<double>(num_tasks * kTaskWords) * sizeof(Word) / best_seconds / 1e9;
+  KVANT_ASSIGN_OR_FAIL(ReadTest test, ReadTest::create(pool, options.bytes));
+  double best = 0.0;
+  for (int32_t pass = 0; pass < options.passes; ++pass) {
+    KVANT_ASSIGN_OR_FAIL(const double rate, test.pass());
+    best = std::max(best, rate);
+  }
+  return best;
 }
 
 }  // namespace kvant

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "kvant/core/status.h"
 #include "kvant/core/thread_pool.h"
@@ -10,6 +11,23 @@ namespace kvant {
 struct ReadBandwidthOptions {
   int64_t bytes = int64_t{1} << 29;  ///< Size of the buffer; several times the last-level cache.
   int32_t passes = 5;                ///< Timed passes; the fastest counts.
+};
+
+/// A buffer that is in no cache and is read again and again.
+class ReadTest {
+ public:
+  /// The pool must outlive the test.
+  static Result<ReadTest> create(ThreadPool& pool, int64_t bytes = ReadBandwidthOptions().bytes);
+
+  /// Reads everything once with all threads; GB/s (1e9).
+  Result<double> pass();
+
+ private:
+  explicit ReadTest(ThreadPool& pool) : pool_(&pool) {}
+
+  ThreadPool* pool_;
+  std::vector<uint64_t> words_;
+  int64_t num_tasks_ = 0;
 };
 
 /// Bytes per second at which all threads of the pool together read memory that is in no cache, in GB/s (1e9). It is the

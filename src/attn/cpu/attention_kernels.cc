@@ -8,6 +8,7 @@
 // foreach_target.h must come first.
 #include <hwy/highway.h>
 
+#include "attn/cpu/conditioning-inl.h"
 #include "attn/cpu/expand-inl.h"
 #include "attn/cpu/panels-inl.h"
 #include "attn/cpu/rows-inl.h"
@@ -20,6 +21,7 @@ const AttentionKernels* kernels() {
       .isa = hwy::TargetName(HWY_TARGET),
       .lanes = static_cast<int32_t>(hn::Lanes(hn::ScalableTag<float>())),
       .expand_rows = expand_rows,
+      .condition_query = attn::HWY_NAMESPACE::condition_query_row,
       .row_scores = row_scores_of,
       .row_softmax = row_softmax,
       .row_values = row_values_of,

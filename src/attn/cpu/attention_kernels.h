@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string_view>
 
+#include "kvant/attn/kv_cache.h"
 #include "kvant/attn/kv_format.h"
 #include "kvant/attn/kv_layout.h"
 
@@ -81,6 +82,8 @@ struct AttentionKernels {
   std::string_view isa;
   int32_t lanes;  ///< fp32 lanes of a vector; a panel is twice as wide.
   ExpandRows (*expand_rows)(KvFormat format, CodeOrder order);
+  /// Conditions a query row in place and returns the q . mu of the row as it was.
+  float (*condition_query)(const KeyConditioner& conditioner, int32_t kv_head, int32_t head_dim, float* row);
   /// For keys as f32, f16 or bf16. Reads keys first & ~3 up to last rounded up to four.
   RowKernel (*row_scores)(KvFormat format);
   RowKernel row_softmax;

@@ -77,6 +77,22 @@ HWY_INLINE void condition_key_row(const KeyConditioner& conditioner, int32_t kv_
   }
 }
 
+/// Q' in place, and `query_bias` of the row as it was, summed a vector at a time.
+HWY_INLINE float condition_query_row(const KeyConditioner& conditioner, int32_t kv_head, int32_t head_dim, float* row) {
+  if (conditioner.kind == KeyConditioning::kNone) return 0.0f;
+  const F32Tag d;
+  const int64_t first = static_cast<int64_t>(kv_head) * head_dim;
+  F32 bias = hn::Zero(d);
+  for (int32_t i = 0; i < head_dim; i += kLanes)
+    bias = hn::MulAdd(hn::LoadU(d, row + i), hn::LoadU(d, conditioner.mu + first + i), bias);
+  if (conditioner.kind == KeyConditioning::kFull) {
+    for (int32_t i = 0; i < head_dim; i += kLanes)
+      hn::StoreU(hn::Mul(hn::LoadU(d, row + i), hn::LoadU(d, conditioner.z + first + i)), d, row + i);
+    rotate_row(row, head_dim);
+  }
+  return hn::GetLane(hn::SumOfLanes(d, bias));
+}
+
 }  // namespace kvant::attn::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

@@ -88,6 +88,48 @@ HWY_INLINE void score_block(const RowTile& tile, int32_t row, int32_t key) {
   }
 }
 
+/// The same of four queries and two keys: each key is expanded once.
+template <class Codec>
+HWY_INLINE void score_pair(const RowTile& tile, int32_t row, int32_t key) {
+  const hn::ScalableTag<float> d;
+  using V = hn::Vec<decltype(d)>;
+  V acc[2][4];
+  HWY_UNROLL(2)
+  for (int j = 0; j < 2; ++j) {
+    HWY_UNROLL(4)
+    for (int r = 0; r < 4; ++r) acc[j][r] = hn::Zero(d);
+  }
+  const int32_t lanes = static_cast<int32_t>(hn::Lanes(d));
+  const int32_t dim = tile.dim_k;
+  const float* HWY_RESTRICT q = tile.q + static_cast<int64_t>(row) * dim;
+  const uint8_t* HWY_RESTRICT k = tile.data + (key - tile.begin) * tile.data_stride;
+  for (int32_t i = 0; i < dim; i += lanes) {
+    const V first = Codec::load(d, k + i * Codec::kBytes);
+    const V second = Codec::load(d, k + tile.data_stride + i * Codec::kBytes);
+    HWY_UNROLL(4)
+    for (int r = 0; r < 4; ++r) {
+      const V query = hn::LoadU(d, q + r * dim + i);
+      acc[0][r] = hn::MulAdd(query, first, acc[0][r]);
+      acc[1][r] = hn::MulAdd(query, second, acc[1][r]);
+    }
+  }
+  HWY_UNROLL(2)
+  for (int j = 0; j < 2; ++j) {
+    float sums[4];
+    store_four_sums(d, acc[j][0], acc[j][1], acc[j][2], acc[j][3], sums);
+    for (int r = 0; r < 4; ++r) tile.scores[(row + r) * kKeyTile + key + j] = sums[r];
+  }
+}
+
+template <class Codec>
+void score_four_rows(const RowTile& tile, int32_t row) {
+  for (int32_t key = tile.first & ~3; key < tile.last; key += 4) {
+    if (row == 0) prefetch_ahead(tile, key, 4);
+    score_pair<Codec>(tile, row, key);
+    score_pair<Codec>(tile, row, key + 2);
+  }
+}
+
 template <class Codec, int kRows, int kGroups>
 void score_rows(const RowTile& tile, int32_t row) {
   int32_t key = tile.first & ~3;
@@ -102,7 +144,11 @@ void score_rows(const RowTile& tile, int32_t row) {
 template <class Codec>
 void row_scores(const RowTile& tile) {
   int32_t row = 0;
-  for (; row + 3 <= tile.num_rows; row += 3) score_rows<Codec, 3, 1>(tile, row);
+  for (; tile.num_rows - row == 3 || tile.num_rows - row > 4; row += 3) score_rows<Codec, 3, 1>(tile, row);
+  if (tile.num_rows - row == 4) {
+    score_four_rows<Codec>(tile, row);
+    row += 4;
+  }
   if (tile.num_rows - row == 2) score_rows<Codec, 2, 1>(tile, row);
   if (tile.num_rows - row == 1) score_rows<Codec, 1, 2>(tile, row);
 }
@@ -190,13 +236,13 @@ HWY_INLINE void rescale_row(const RowTile& tile, int32_t row) {
     hn::StoreU(hn::Mul(hn::LoadU(d, out + i), factor), d, out + i);
 }
 
-template <class Codec, int kRows>
+template <class Codec, int kRows, int kKeys>
 void value_rows(const RowTile& tile, int32_t row) {
   for (int32_t r = row; r < row + kRows; ++r) rescale_row(tile, r);
   int32_t key = tile.first;
-  for (; key + 4 <= tile.last; key += 4) {
-    if (row == 0) prefetch_ahead(tile, key, 4);
-    value_block<Codec, kRows, 4>(tile, row, key);
+  for (; key + kKeys <= tile.last; key += kKeys) {
+    if (row == 0) prefetch_ahead(tile, key, kKeys);
+    value_block<Codec, kRows, kKeys>(tile, row, key);
   }
   for (; key < tile.last; ++key) value_block<Codec, kRows, 1>(tile, row, key);
 }
@@ -204,10 +250,13 @@ void value_rows(const RowTile& tile, int32_t row) {
 template <class Codec>
 void row_values(const RowTile& tile) {
   int32_t row = 0;
-  // Four rows are two pairs: three at once leave no register free.
-  for (; tile.num_rows - row == 3 || tile.num_rows - row > 4; row += 3) value_rows<Codec, 3>(tile, row);
-  for (; row + 2 <= tile.num_rows; row += 2) value_rows<Codec, 2>(tile, row);
-  if (row < tile.num_rows) value_rows<Codec, 1>(tile, row);
+  for (; tile.num_rows - row == 3 || tile.num_rows - row > 4; row += 3) value_rows<Codec, 3, 4>(tile, row);
+  if (tile.num_rows - row == 4) {
+    value_rows<Codec, 4, 2>(tile, row);
+    row += 4;
+  }
+  for (; row + 2 <= tile.num_rows; row += 2) value_rows<Codec, 2, 4>(tile, row);
+  if (row < tile.num_rows) value_rows<Codec, 1, 4>(tile, row);
 }
 
 /// `Kernel` of the codec of a format that needs no scales; null for others.

@@ -13,7 +13,7 @@ constexpr int64_t kTasksPerThread = 4;
 constexpr int64_t kTileFloats = 96 * 128;
 constexpr int32_t kMaxTileRows = 96;
 // State of a task that takes several KV heads in turn, so that rows of different heads in one cache line are read once.
-constexpr int64_t kStateBytes = 128 * 1024;
+constexpr int64_t kStateBytes = 256 * 1024;
 // Partial results of one run; what does not fit is computed by tasks that keep whole rows.
 constexpr int64_t kMaxPartialBytes = int64_t{32} << 20;
 

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <limits>
 
-#include "attn/kv/conditioning.h"
+#include "core/float_bits.h"
 
 namespace kvant::attn::cpu {
 namespace {
@@ -126,8 +126,7 @@ class TileTask {
       const int64_t index = int64_t{token(row)} * context_.desc.num_q_heads + q_head(h, row);
       const auto* q = static_cast<const uint8_t*>(context_.args.q) + index * dim_k_ * dtype_bytes(dtype);
       expand({.data = q}, 1, dim_k_, scratch_.row);
-      state.bias[row] = query_bias(conditioner, kv_head, dim_k_, scratch_.row);
-      condition_query(conditioner, kv_head, dim_k_, scratch_.row);
+      state.bias[row] = context_.kernels.condition_query(conditioner, kv_head, dim_k_, scratch_.row);
       float* to = row_start(state.q, row, dim_k_);
       const int32_t stride = element_stride();
       for (int32_t i = 0; i < dim_k_; ++i) to[i * stride] = scratch_.row[i];
