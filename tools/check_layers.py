@@ -29,6 +29,7 @@ ALLOWED = {
 # Third-party header prefix -> boxes that may include it.
 THIRD_PARTY = {
     "CLI/": {"apps"},
+    "httplib": {"server"},
     "nlohmann/": {"apps", "server", "engine"},
     "oneapi/": {"ops"},
     "dnnl": {"ops"},

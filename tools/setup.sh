@@ -6,7 +6,7 @@ cd "$(dirname "$0")/.."
 
 readonly DEBIAN_PACKAGES=(
   g++ make git ccache pkg-config python3 python3-venv
-  libhwy-dev libfmt-dev libspdlog-dev nlohmann-json3-dev libexpected-dev libpcre2-dev libutf8proc-dev libcli11-dev
+  libhwy-dev libfmt-dev libspdlog-dev nlohmann-json3-dev libexpected-dev libpcre2-dev libutf8proc-dev libcli11-dev libcpp-httplib-dev
   libgtest-dev libgmock-dev libbenchmark-dev clang-format clang-tidy
 )
 

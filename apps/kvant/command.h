@@ -16,6 +16,7 @@ using Action = std::function<Status()>;
 // One function per subcommand file: adds the subcommand to `parent`; parsing it fills `action`.
 void add_run(CLI::App& parent, Action& action);
 void add_chat(CLI::App& parent, Action& action);
+void add_serve(CLI::App& parent, Action& action);
 void add_calibrate(CLI::App& parent, Action& action);
 void add_eval_kv(CLI::App& parent, Action& action);
 void add_bench_model(CLI::App& parent, Action& action);

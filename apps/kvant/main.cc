@@ -15,6 +15,7 @@ namespace {
 void add_commands(CLI::App& app, Action& action) {
   add_run(app, action);
   add_chat(app, action);
+  add_serve(app, action);
   CLI::App* eval = app.add_subcommand("eval", "Measure quality");
   eval->require_subcommand(1);
   add_eval_kv(*eval, action);

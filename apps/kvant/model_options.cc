@@ -71,8 +71,7 @@ Result<std::unique_ptr<engine::LoadedModel>> load_model(const ModelOptions& opti
   return model;
 }
 
-Result<std::unique_ptr<engine::Engine>> load_engine(const ModelOptions& options, engine::EngineOptions out,
-                                                    ProgressBar& bar) {
+Result<engine::EngineOptions> engine_options(const ModelOptions& options, engine::EngineOptions out, ProgressBar& bar) {
   out.model = options.model;
   KVANT_ASSIGN_OR_FAIL(out.kv, attn::parse_kv_spec(options.kv));
   KVANT_ASSIGN_OR_FAIL(out.device, engine::parse_device(options.device));
@@ -82,7 +81,13 @@ Result<std::unique_ptr<engine::Engine>> load_engine(const ModelOptions& options,
   out.context = options.context;
   out.progress = progress_to(bar);
   out.notice = notice_to(bar);
-  auto engine = engine::Engine::load(out);
+  return out;
+}
+
+Result<std::unique_ptr<engine::Engine>> load_engine(const ModelOptions& options, engine::EngineOptions out,
+                                                    ProgressBar& bar) {
+  KVANT_ASSIGN_OR_FAIL(const engine::EngineOptions complete, engine_options(options, std::move(out), bar));
+  auto engine = engine::Engine::load(complete);
   bar.erase();
   return engine;
 }

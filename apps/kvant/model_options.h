@@ -40,6 +40,9 @@ engine::NoticeFn notice_to(ProgressBar& bar);
 Result<std::unique_ptr<engine::LoadedModel>> load_model(const ModelOptions& options, engine::LoadOptions load,
                                                         ProgressBar& bar);
 
+/// `out` with what the command line says about the model; progress goes to `bar`, which must outlive the engine.
+Result<engine::EngineOptions> engine_options(const ModelOptions& options, engine::EngineOptions out, ProgressBar& bar);
+
 /// Loads the model for text; progress goes to `bar`, which must outlive the engine. `out` says how it serves.
 Result<std::unique_ptr<engine::Engine>> load_engine(const ModelOptions& options, engine::EngineOptions out,
                                                     ProgressBar& bar);

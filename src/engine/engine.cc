@@ -56,6 +56,7 @@ ChatFormat read_chat_format(const LoadedModel& model) {
 struct Answer {
   Answer(const Tokenizer& tokenizer, GenerateRequest& request)
       : stream(tokenizer, std::move(request.stop), std::move(request.on_text), generation.text),
+        on_token(std::move(request.on_token)),
         on_finish(std::move(request.on_finish)) {
     generation.prompt_tokens = static_cast<int32_t>(request.prompt.size());
   }
@@ -63,6 +64,7 @@ struct Answer {
   bool take(int32_t token, const TokenLogprobs* logprobs) {
     generation.token_ids.push_back(token);
     if (logprobs != nullptr) generation.logprobs.push_back(*logprobs);
+    if (on_token) on_token(token, logprobs);
     stream.push(token);
     return !stream.stopped();
   }
@@ -83,6 +85,7 @@ struct Answer {
 
   Generation generation;
   TextStream stream;
+  std::function<void(int32_t, const TokenLogprobs*)> on_token;
   std::function<void(const Generation&)> on_finish;
 };
 
@@ -100,6 +103,8 @@ class LocalEngine : public Engine {
   Result<std::vector<int32_t>> encode_prompt(std::string_view text) const override;
   Result<std::vector<int32_t>> encode_chat(std::span<const ChatTurn> turns) const override;
   std::string decode(std::span<const int32_t> ids) const override { return model_->tokenizer().decode(ids); }
+  std::vector<int32_t> tokenize(std::string_view text) const override { return model_->tokenizer().encode(text); }
+  std::string token_bytes(int32_t id) const override { return std::string(model_->tokenizer().token_bytes(id, true)); }
   Result<RequestId> submit(GenerateRequest request) override;
   void cancel(RequestId id) override;
   bool step() override;
@@ -152,6 +157,7 @@ LocalEngine::LocalEngine(Parts parts, const EngineOptions& options, int32_t step
             .weights = std::string(model_->runner().weights()),
             .threads = model_->pool().num_threads(),
             .context = model_->context(),
+            .vocabulary = config.vocabulary_size,
             .num_layers = config.num_layers(),
             .max_sequences = parts.budget.shape.max_sequences,
             .kv_memory = parts.budget.arithmetic};

@@ -150,6 +150,8 @@ struct GenerateRequest {
   bool ignore_end_of_turn = false;
   int32_t logprobs = -1;        ///< -1 = none, else how many alternatives besides the chosen token.
   std::string cache_salt = {};  ///< Requests share cached prefixes only with others of the same salt.
+  /// Each token of the answer as it comes, before what it adds to the text. `logprobs` is null unless asked for.
+  std::function<void(int32_t token, const TokenLogprobs* logprobs)> on_token = {};
   std::function<bool(std::string_view text)> on_text;  ///< Streamed text; return false to stop. May be empty.
   std::function<void(const Generation& generation)> on_finish = {};  ///< Called once. May be empty.
 };
@@ -186,6 +188,7 @@ struct EngineFacts {
   std::string weights;
   int32_t threads = 0;
   int32_t context = 0;
+  int32_t vocabulary = 0;  ///< Token ids are below it.
   int32_t num_layers = 0;
   int32_t max_sequences = 0;  ///< Fewer than asked for when the KV budget holds no more.
   std::string kv_memory;      ///< What the KV cache may take, with its arithmetic.
@@ -217,6 +220,10 @@ class Engine {
   /// A conversation through the model's chat template, with the generation prompt.
   virtual Result<std::vector<int32_t>> encode_chat(std::span<const ChatTurn> turns) const = 0;
   virtual std::string decode(std::span<const int32_t> ids) const = 0;
+  /// Text to ids as it stands: no BOS, no special tokens.
+  virtual std::vector<int32_t> tokenize(std::string_view text) const = 0;
+  /// Bytes of one token, not always valid UTF-8; those of control tokens are their names. Empty for unknown ids.
+  virtual std::string token_bytes(int32_t id) const = 0;
 
   /// Queues a request. Refuses at once what can never run, such as a prompt that the cache cannot hold.
   virtual Result<RequestId> submit(GenerateRequest request) = 0;
