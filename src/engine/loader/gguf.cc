@@ -293,7 +293,8 @@ Result<GgufFile> GgufFile::open(const std::filesystem::path& path) {
   KVANT_ASSIGN_OR_FAIL(MmapFile mapping, MmapFile::open(path));
   const std::span<const std::byte> bytes = mapping.bytes();
   KVANT_ASSIGN_OR_FAIL(GgufFile file, parse(bytes, path.string()));
-  file.file_ = std::move(mapping);
+  file.mappings_.push_back(std::move(mapping));
+  KVANT_FAIL_IF_ERROR(file.add_parts(path));
   return file;
 }
 

@@ -49,6 +49,7 @@ using GgufValue = std::variant<int64_t, uint64_t, double, bool, std::string, Ggu
 /// multiple). Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 class GgufFile {
  public:
+  /// The first file of a split model ("x-00001-of-00003.gguf") brings the others along: their tensors join its own.
   static Result<GgufFile> open(const std::filesystem::path& path);
   /// Parses bytes that the caller keeps alive (tests, fuzzing). `name` appears in errors.
   static Result<GgufFile> parse(std::span<const std::byte> bytes, std::string name);
@@ -70,7 +71,9 @@ class GgufFile {
   bool contains(std::string_view key) const;
 
  private:
-  MmapFile file_;
+  Status add_parts(const std::filesystem::path& path);
+
+  std::vector<MmapFile> mappings_;  ///< One, or one per part.
   std::string name_;
   std::map<std::string, GgufValue, std::less<>> metadata_;
   std::vector<GgufTensor> tensors_;
