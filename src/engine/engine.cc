@@ -165,10 +165,7 @@ LocalEngine::LocalEngine(Parts parts, const EngineOptions& options, int32_t step
 }
 
 Result<std::vector<int32_t>> LocalEngine::encode_prompt(std::string_view text) const {
-  const Tokenizer& tokenizer = model_->tokenizer();
-  std::vector<int32_t> ids = tokenizer.encode(text);
-  if (tokenizer.add_bos() && tokenizer.bos()) ids.insert(ids.begin(), *tokenizer.bos());
-  return ids;
+  return model_->tokenizer().encode_prompt(text);
 }
 
 Result<std::vector<int32_t>> LocalEngine::encode_chat(std::span<const ChatTurn> turns) const {
@@ -181,13 +178,7 @@ Result<std::vector<int32_t>> LocalEngine::encode_chat(std::span<const ChatTurn> 
   for (const ChatTurn& turn : turns) messages.push_back({.role = turn.role, .content = turn.content});
   KVANT_ASSIGN_OR_FAIL(const std::vector<PromptPiece> pieces,
                        chat_.chat_template->render(messages, true, text_of(tokenizer.bos()), text_of(tokenizer.eos())));
-  std::vector<int32_t> ids = tokenizer.encode(pieces);
-  // One BOS, whether the template writes it, the file asks for it, or both.
-  if (const std::optional<int32_t> bos = tokenizer.bos(); bos && tokenizer.add_bos()) {
-    while (ids.size() > 1 && ids[0] == *bos && ids[1] == *bos) ids.erase(ids.begin());
-    if (ids.empty() || ids[0] != *bos) ids.insert(ids.begin(), *bos);
-  }
-  return ids;
+  return tokenizer.encode_chat(pieces);
 }
 
 Result<RequestId> LocalEngine::submit(GenerateRequest request) {

@@ -1,7 +1,8 @@
 /// Reads strings from standard input, each as a little-endian uint32 length and its bytes, and writes for each a line
-/// of token ids. Usage: kvant_tokenize MODEL.gguf [--specials]. Used by tests/golden/compare_tokenizers.py.
+/// of token ids. Usage: kvant_tokenize MODEL.gguf|FOLDER [--specials]. Used by tests/golden/compare_tokenizers.py.
 #include <cstdint>
 #include <cstdio>
+#include <filesystem>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -11,18 +12,24 @@
 
 #include "engine/tokenizer/tokenizer.h"
 
+namespace {
+
+kvant::Result<kvant::engine::Tokenizer> read_tokenizer(const std::filesystem::path& path) {
+  using namespace kvant::engine;
+  if (std::filesystem::is_directory(path)) return Tokenizer::from_folder(path);
+  KVANT_ASSIGN_OR_FAIL(const GgufFile file, GgufFile::open(path));
+  return Tokenizer::from_gguf(file);
+}
+
+}  // namespace
+
 int main(int argc, char** argv) {
   if (argc < 2) {
-    fmt::print(stderr, "usage: kvant_tokenize MODEL.gguf [--specials]\n");
+    fmt::print(stderr, "usage: kvant_tokenize MODEL.gguf|FOLDER [--specials]\n");
     return 2;
   }
   const bool specials = argc > 2 && std::string_view(argv[2]) == "--specials";
-  const auto file = kvant::engine::GgufFile::open(argv[1]);
-  if (!file) {
-    fmt::print(stderr, "{}\n", file.error().to_string());
-    return 1;
-  }
-  const auto tokenizer = kvant::engine::Tokenizer::from_gguf(*file);
+  const auto tokenizer = read_tokenizer(argv[1]);
   if (!tokenizer) {
     fmt::print(stderr, "{}\n", tokenizer.error().to_string());
     return 1;

@@ -196,6 +196,19 @@ Result<std::optional<JsonObject>> JsonObject::find_object(std::string_view key) 
   return object(key).map([](JsonObject found) { return std::optional<JsonObject>(std::move(found)); });
 }
 
+Result<std::vector<JsonObject>> JsonObject::objects(std::string_view key) const {
+  KVANT_ASSIGN_OR_FAIL(const Json* value, require(key));
+  const bool good =
+      value->is_array() && std::all_of(value->begin(), value->end(), [](const Json& item) { return item.is_object(); });
+  if (!good) return failure(wrong(key, "a list of objects"));
+  std::vector<JsonObject> out;
+  for (const Json& item : *value) {
+    out.push_back(
+        JsonObject(std::shared_ptr<const Json>(json_, &item), fmt::format("{}: {}[{}]", name_, key, out.size())));
+  }
+  return out;
+}
+
 Result<std::vector<std::string>> JsonObject::texts(std::string_view key) const {
   KVANT_ASSIGN_OR_FAIL(const Json* value, require(key));
   const bool good =

@@ -56,6 +56,7 @@ class JsonObject {
   Result<JsonObject> object(std::string_view key) const;
   /// Absent: nothing. Another type: an error.
   Result<std::optional<JsonObject>> find_object(std::string_view key) const;
+  Result<std::vector<JsonObject>> objects(std::string_view key) const;
   Result<std::vector<std::string>> texts(std::string_view key) const;
   Result<std::vector<double>> numbers(std::string_view key) const;
   /// One integer or a list of them, as token ids are given; empty when absent.

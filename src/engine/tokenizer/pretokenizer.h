@@ -6,42 +6,37 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/tokenizer/text_rules.h"
 #include "kvant/core/status.h"
 
 namespace kvant::engine {
 
-/// Splits text into the words inside which BPE merges, as tokenizer.ggml.pre asks. Immutable; thread-safe.
+/// Normalises a text and splits it into the words inside which merges apply. Immutable; thread-safe.
 class Pretokenizer {
  public:
-  /// An unknown name is refused with the list of known ones.
-  static Result<Pretokenizer> make(std::string_view name);
+  using Emit = std::function<void(std::string_view)>;
+
+  /// An expression that PCRE2 does not take, or would read otherwise than Oniguruma, is refused.
+  static Result<Pretokenizer> make(TextRules rules);
   ~Pretokenizer();
   Pretokenizer(Pretokenizer&&) noexcept;
   Pretokenizer& operator=(Pretokenizer&&) noexcept;
 
-  /// Calls `emit` for each word in order; the words joined are the text (after NFC where the tokenizer normalises).
-  /// Bytes that are not valid UTF-8 come as words of one byte.
-  void split(std::string_view text, const std::function<void(std::string_view)>& emit) const;
+  /// Calls `emit` for each word in order; the words joined are the normalised text unless a stage removes matches.
+  /// Bytes that are not valid UTF-8 come as words of one byte. `at_start`: nothing came before this text.
+  void split(std::string_view text, bool at_start, const Emit& emit) const;
 
-  const std::string& name() const { return name_; }
   /// The expressions in order of application, joined by " then ".
   const std::string& pattern() const { return pattern_; }
-  /// A word that is a token as it stands is not built by merges.
-  bool whole_words_first() const { return whole_words_first_; }
-  /// The tokenizer puts BOS before a plain prompt unless the file says otherwise.
-  bool adds_bos_by_default() const { return adds_bos_by_default_; }
 
  private:
-  struct Regex;
+  struct Stage;
   Pretokenizer();
-  void split_valid(std::string_view text, size_t stage, const std::function<void(std::string_view)>& emit) const;
+  void split_valid(std::string_view text, size_t stage, const Emit& emit) const;
 
-  std::string name_;
   std::string pattern_;
-  std::vector<std::unique_ptr<Regex>> stages_;
-  bool normalise_nfc_ = false;
-  bool whole_words_first_ = false;
-  bool adds_bos_by_default_ = false;
+  std::vector<NormaliseStep> normalise_;
+  std::vector<std::unique_ptr<Stage>> stages_;
 };
 
 }  // namespace kvant::engine

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <span>
@@ -16,11 +17,16 @@ namespace kvant::engine {
 struct PromptPiece;
 struct TokenizerData;
 
-/// Byte-level BPE over a vocabulary. Immutable after load; every call is thread-safe.
+/// BPE over a vocabulary, of bytes or of characters as SentencePiece has it. Immutable after load; every call is
+/// thread-safe.
 class Tokenizer {
  public:
   /// Reads tokenizer.ggml.* metadata. Unknown models and pre-tokenizers are refused by name.
   static Result<Tokenizer> from_gguf(const GgufFile& file);
+  /// Reads tokenizer.json of a Hugging Face folder, and what tokenizer_config.json, special_tokens_map.json,
+  /// generation_config.json and config.json say of BOS, EOS and the ends of a turn. What it does not know is refused by
+  /// name.
+  static Result<Tokenizer> from_folder(const std::filesystem::path& folder);
   /// The same from data in memory (tests, other sources).
   static Result<Tokenizer> from_data(TokenizerData data);
   ~Tokenizer();
@@ -35,6 +41,11 @@ class Tokenizer {
   /// A rendered prompt. Special tokens are recognised inside template pieces only; all other text is split as one, so
   /// that the ids are those of the joined text whenever message text holds no special token.
   std::vector<int32_t> encode(std::span<const PromptPiece> pieces) const;
+
+  /// A prompt to complete: BOS where the file asks for it, then the text.
+  std::vector<int32_t> encode_prompt(std::string_view text) const;
+  /// A rendered prompt with one BOS, whether the template writes it, the file asks for it, or both.
+  std::vector<int32_t> encode_chat(std::span<const PromptPiece> pieces) const;
 
   /// Bytes of one token, not always valid UTF-8 on their own. Control tokens give "" unless `with_specials`.
   std::string_view token_bytes(int32_t id, bool with_specials = false) const;

@@ -31,6 +31,15 @@ Result<Tokenizer> Tokenizer::from_gguf(const GgufFile& file) {
   if (file.contains("tokenizer.ggml.token_type")) {
     KVANT_ASSIGN_OR_FAIL(data.token_types, file.get_ints("tokenizer.ggml.token_type"));
   }
+  if (file.contains("tokenizer.ggml.scores")) {
+    KVANT_ASSIGN_OR_FAIL(data.scores, file.get_floats("tokenizer.ggml.scores"));
+  }
+  if (file.contains("tokenizer.ggml.add_space_prefix")) {
+    KVANT_ASSIGN_OR_FAIL(data.add_space_prefix, file.get_bool("tokenizer.ggml.add_space_prefix"));
+  }
+  if (data.model != "gpt2") {
+    KVANT_ASSIGN_OR_FAIL(data.unknown, optional_int(file, "tokenizer.ggml.unknown_token_id"));
+  }
   KVANT_ASSIGN_OR_FAIL(data.bos, optional_int(file, "tokenizer.ggml.bos_token_id"));
   KVANT_ASSIGN_OR_FAIL(data.eos, optional_int(file, "tokenizer.ggml.eos_token_id"));
   for (const std::string_view key : {"tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"}) {

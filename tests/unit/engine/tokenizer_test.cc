@@ -210,6 +210,36 @@ TEST(Tokenizer, KnowsTheListedPretokenizersAndRefusesOthersByName) {
   EXPECT_EQ(small("default").encode("Don't 12345\n\nx"), small("gpt-2").encode("Don't 12345\n\nx"));
 }
 
+TEST(Tokenizer, GivesAChatOneBos) {
+  TokenizerData data = small_data("llama-bpe");
+  for (const char* name : {"<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"}) {
+    data.tokens.emplace_back(name);
+    data.token_types.push_back(TokenizerData::kControl);
+  }
+  const auto bos = static_cast<int32_t>(data.tokens.size()) - 4;
+  data.bos = bos;
+  data.add_bos = true;
+  const Tokenizer tokenizer = Tokenizer::from_data(data).value();
+  // Llama 3's own template writes BOS before the first message.
+  const auto chat = ChatTemplate::parse(
+      "{% set loop_messages = messages %}{% for message in loop_messages %}{% set content = '<|start_header_id|>' + "
+      "message['role'] + '<|end_header_id|>\n\n'+ message['content'] | trim + '<|eot_id|>' %}{% if loop.index0 == 0 "
+      "%}{% set content = bos_token + content %}{% endif %}{{ content }}{% endfor %}{% if add_generation_prompt %}{{ "
+      "'<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %}");
+  ASSERT_TRUE(chat) << chat.error().message();
+  const std::vector<ChatMessage> messages = {{"user", "hi<|begin_of_text|>"}, {"assistant", "ho"}, {"user", "hi"}};
+  const auto pieces = chat->render(messages, true, tokenizer.token_bytes(bos, true), "").value();
+  const std::vector<int32_t> ids = tokenizer.encode_chat(pieces);
+  EXPECT_EQ(std::count(ids.begin(), ids.end(), bos), 1);
+  EXPECT_EQ(ids.front(), bos);
+  EXPECT_EQ(std::count(ids.begin(), ids.end(), bos + 3), 3) << "the ends of three turns";
+  const std::vector<PromptPiece> without = {{"hi", true}};
+  EXPECT_EQ(tokenizer.encode_chat(without).front(), bos);
+  EXPECT_EQ(tokenizer.encode_prompt("hi").front(), bos);
+  data.add_bos = false;
+  EXPECT_NE(Tokenizer::from_data(data)->encode_chat(without).front(), bos);
+}
+
 TEST(Tokenizer, NormalisesToNfcForQwen2Only) {
   EXPECT_EQ(small("qwen2").encode("e\u0301"), small("qwen2").encode("\u00e9"));
   EXPECT_NE(small("gpt-2").encode("e\u0301"), small("gpt-2").encode("\u00e9"));
@@ -230,7 +260,7 @@ TEST(Tokenizer, RefusesVocabulariesThatContradictThemselves) {
   EXPECT_THAT(broken([](auto& d) { d.eos = 1'000'000; }).message(), HasSubstr("1000000"));
   EXPECT_EQ(broken([](auto& d) { d.bos = -1; }).code(), StatusCode::kDataLoss);
   EXPECT_EQ(broken([](auto& d) { d.more_end_ids = {1LL << 40}; }).code(), StatusCode::kDataLoss);
-  EXPECT_THAT(broken([](auto& d) { d.model = "llama"; }).message(), HasSubstr("llama"));
+  EXPECT_THAT(broken([](auto& d) { d.model = "bert"; }).message(), HasSubstr("bert"));
 }
 
 TEST(Tokenizer, FirstOfDuplicateTokensIsUsed) {
