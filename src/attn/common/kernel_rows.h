@@ -75,10 +75,8 @@ inline constexpr FeatureSet kOwnNvfp4Orders{AttnFeature::kPackedCodes, AttnFeatu
 inline constexpr FeatureSet kDecodeSplitkvNvfp4Features =
     kDecodeSplitkvE4m3Features.without(FeatureSet{AttnFeature::kInterleavedPlanes}).with(kOwnNvfp4Orders);
 
-/// Query rows per KV head up to which it is faster than the prefill kernel: bf16 while keys are read once, the others
-/// for twice that, since expanding them is what costs.
-inline constexpr int32_t kDecodeSplitkvBf16Rows = 16;
-inline constexpr int32_t kDecodeSplitkvQuantisedRows = 32;
+/// Query rows per KV head up to which keys are read once.
+inline constexpr int32_t kDecodeSplitkvRows = 32;
 /// docs/gpu_runs.md says what ran.
 inline constexpr std::string_view kDecodeSplitkvRun = "H200, 2026-11-29, 70fb4d3";
 constexpr KernelRow decode_splitkv_bf16(AttnOp op, DeviceFamily family, std::string_view verified_on,
@@ -93,7 +91,7 @@ constexpr KernelRow decode_splitkv_bf16(AttnOp op, DeviceFamily family, std::str
           verified_on,
           compiled_for,
           {},
-          kDecodeSplitkvBf16Rows};
+          kDecodeSplitkvRows};
 }
 constexpr KernelRow decode_splitkv_e4m3(AttnOp op, DeviceFamily family, std::string_view verified_on,
                                         std::string_view compiled_for) {
@@ -107,7 +105,7 @@ constexpr KernelRow decode_splitkv_e4m3(AttnOp op, DeviceFamily family, std::str
           verified_on,
           compiled_for,
           {},
-          kDecodeSplitkvQuantisedRows};
+          kDecodeSplitkvRows};
 }
 constexpr KernelRow decode_splitkv_nvfp4(AttnOp op, DeviceFamily family, std::string_view verified_on,
                                          std::string_view compiled_for) {
@@ -121,7 +119,7 @@ constexpr KernelRow decode_splitkv_nvfp4(AttnOp op, DeviceFamily family, std::st
           verified_on,
           compiled_for,
           kOwnNvfp4Orders,
-          kDecodeSplitkvQuantisedRows};
+          kDecodeSplitkvRows};
 }
 
 // cuda/prefill_flash: any number of rows, so it also decodes what the kernels made for that leave out.

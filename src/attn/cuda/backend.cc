@@ -22,10 +22,10 @@ WorkspaceCut workspace_cut(const DecodeInstance& instance, int32_t num_blocks) {
   return cut_workspace(num_blocks, 8 * instance.row_tiles, instance.head_dim);
 }
 
-/// Eight rows a tile: two tiles pay as soon as one is not enough.
+/// Eight rows a tile: the fewest tiles that hold an item's rows read its keys once.
 int32_t row_tiles(const AttnDesc& desc, const AttnLimits& limits) {
   const int64_t rows = int64_t{limits.max_query_len} * (desc.num_q_heads / desc.layout.num_kv_heads);
-  return rows <= 8 ? 1 : 2;
+  return rows <= 8 ? 1 : rows <= 16 ? 2 : 4;
 }
 
 Result<int32_t> find_instance(const AttnDesc& desc, const AttnLimits& limits) {

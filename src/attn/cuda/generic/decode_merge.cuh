@@ -70,7 +70,8 @@ class DecodeMerge : protected DecodeTiles<Traits> {
 
   /// A warp's sums of row tile n go to the stage that it has read last.
   __device__ __forceinline__ void share_sums(int n) {
-    float* sums = reinterpret_cast<float*>(&shared_.stages[warp_][0][0] + (to_ - stages_));
+    float* sums = Traits::kSumsInStage ? reinterpret_cast<float*>(&shared_.stages[warp_][0][0] + (to_ - stages_))
+                                       : &shared_.sums_beside[warp_ * 2 * kHeadDim].x;
     if (lane_ == 0) shared_.sums[warp_] = sums;
 #pragma unroll
     for (int j = 0; j < 2; ++j) {

@@ -63,9 +63,13 @@ class DecodeQueries : protected DecodeWork<Traits> {
   }
   __device__ int32_t num_rows(const detail::Segment& s) const { return s.q_len * p_.group - s.row_tile * kRows; }
 
+  /// Row tiles that a warp prepares.
+  static constexpr int kOwnTiles = Traits::kSharedRows ? 1 : kRowTiles;
+  __device__ __forceinline__ int own_tile(int n) const { return Traits::kSharedRows ? warp_ : n; }
+
   /// What an item starts with, on its way from memory.
   struct Fetched {
-    uint4 q[kRowTiles][kSteps];
+    uint4 q[kOwnTiles][kSteps];
     float k_scale, v_scale;
   };
   __device__ __forceinline__ Fetched fetch_queries(const detail::Segment& s) const {
@@ -74,8 +78,8 @@ class DecodeQueries : protected DecodeWork<Traits> {
     fetched.k_scale = p_.k_scales == nullptr ? 1.0f : p_.k_scales[scale];
     fetched.v_scale = p_.v_scales == nullptr ? 1.0f : p_.v_scales[scale];
 #pragma unroll
-    for (int n = 0; n < kRowTiles; ++n) {
-      const int32_t row = s.row_tile * kRows + 8 * n + g_;
+    for (int n = 0; n < kOwnTiles; ++n) {
+      const int32_t row = s.row_tile * kRows + 8 * own_tile(n) + g_;
       const bool valid = row < s.q_len * p_.group;
       const int64_t first = valid ? q_row_index(s, row) * kHeadDim : 0;
 #pragma unroll
@@ -91,7 +95,7 @@ class DecodeQueries : protected DecodeWork<Traits> {
     const float k_factor = fetched.k_scale * static_cast<float>(1 << KCodec::kShift);
     set_factors(k_factor, fetched.v_scale * static_cast<float>(1 << VCodec::kShift));
 #pragma unroll
-    for (int n = 0; n < kRowTiles; ++n) {
+    for (int n = 0; n < kOwnTiles; ++n) {
       float x[4 * kSteps];
 #pragma unroll
       for (int step = 0; step < kSteps; ++step) {
@@ -102,10 +106,26 @@ class DecodeQueries : protected DecodeWork<Traits> {
       const float exponent = normalise_row(x);
 #pragma unroll
       for (int step = 0; step < kSteps; ++step) {
-        q_[n][step][0] = pack(x[4 * step], x[4 * step + 1]);
-        q_[n][step][1] = pack(x[4 * step + 2], x[4 * step + 3]);
+        const uint2 operand = make_uint2(pack(x[4 * step], x[4 * step + 1]), pack(x[4 * step + 2], x[4 * step + 3]));
+        if constexpr (Traits::kSharedRows)
+          shared_.q[warp_][step][lane_] = operand;
+        else
+          q_[n][step][0] = operand.x, q_[n][step][1] = operand.y;
       }
-      start_rows(n, exponent, bias, k_factor);
+      if constexpr (Traits::kSharedRows) {
+        const float row_bias = p_.softmax_scale * kLog2OfE * bias;
+        if (t_ == 0) shared_.exponent[8 * warp_ + g_] = exponent;
+#pragma unroll
+        for (int w = 0; w < Traits::kWarps; ++w)
+          if (t_ == 0) shared_.bias[w][8 * warp_ + g_] = row_bias;
+      } else {
+        start_rows(n, k_factor, exponent, bias);
+      }
+    }
+    if constexpr (Traits::kSharedRows) {
+      __syncthreads();
+#pragma unroll
+      for (int n = 0; n < kRowTiles; ++n) start_rows(n, k_factor);
     }
   }
 
@@ -145,20 +165,31 @@ class DecodeQueries : protected DecodeWork<Traits> {
     }
   }
 
-  /// Factors and empty accumulators of rows 2t and 2t + 1 of row tile n.
-  __device__ __forceinline__ void start_rows(int n, float exponent, float bias, float k_factor) {
-    const float unit = p_.softmax_scale * kLog2OfE;
+  /// Factors and empty accumulators of rows 2t and 2t + 1 of row tile n, whose lanes hold the exponent and bias of row
+  /// g.
+  __device__ __forceinline__ void start_rows(int n, float k_factor, float exponent, float bias) {
 #pragma unroll
     for (int c = 0; c < 2; ++c) {
       const float row_exponent = __shfl_sync(0xffffffffu, exponent, 4 * (2 * t_ + c));
       const float row_bias = __shfl_sync(0xffffffffu, bias, 4 * (2 * t_ + c));
-      // Never 0, since a masked product is -inf.
-      factor_[n][c] = fmaxf(unit * row_exponent * k_factor, detail::kLeastFactor);
-      if (g_ == 0) shared_.bias[warp_][8 * n + 2 * t_ + c] = unit * row_bias;
+      if (g_ == 0) shared_.bias[warp_][8 * n + 2 * t_ + c] = p_.softmax_scale * kLog2OfE * row_bias;
       __syncwarp();
-      set_reference(n, c, detail::kNoScore);
-      sum_[n][c] = 0.0f;
+      start_row(n, c, k_factor * row_exponent);
     }
+    clear_sums(n);
+  }
+  __device__ __forceinline__ void start_rows(int n, float k_factor) {
+#pragma unroll
+    for (int c = 0; c < 2; ++c) start_row(n, c, k_factor * shared_.exponent[8 * n + 2 * t_ + c]);
+    clear_sums(n);
+  }
+  __device__ __forceinline__ void start_row(int n, int c, float factor) {
+    // Never 0, since a masked product is -inf.
+    factor_[n][c] = fmaxf(p_.softmax_scale * kLog2OfE * factor, detail::kLeastFactor);
+    set_reference(n, c, detail::kNoScore);
+  }
+  __device__ __forceinline__ void clear_sums(int n) {
+    sum_[n][0] = sum_[n][1] = 0.0f;
 #pragma unroll
     for (int i = 0; i < kTiles; ++i)
 #pragma unroll

@@ -29,6 +29,8 @@ struct DecodeTraits {
   static constexpr int kThreads = 32 * kWarps;
   static constexpr int kSteps = kHeadDim / 16;
   static constexpr int kTiles = kHeadDim / 16;
+  /// More rows than registers hold: each warp prepares one row tile, and all read the operands from shared memory.
+  static constexpr bool kSharedRows = kRowTiles > 2;
   static constexpr bool kBf16Math = KCodec::kBf16Math;
 
   using KRows = TileRows<kHeadDim * KCodec::kBits / 8>;
@@ -40,7 +42,7 @@ struct DecodeTraits {
   static constexpr int kVScales = kVRows + VRows::kBytes;
   static constexpr int kTileBytes = kVScales + kVScaleBytes;
   /// Tiles a warp handles at once: small ones share what a round costs, and overlap.
-  static constexpr int kRoundTiles = kTileBytes <= 2304 ? 2 : 1;
+  static constexpr int kRoundTiles = kTileBytes <= 2304 && kRowTiles <= 2 ? 2 : 1;
   /// Fewest tiles a block takes, so that little work is not cut into parts that cost more to merge.
   static constexpr int kMinShare = 2 * kWarps;
   static constexpr int kStageBytes = kRoundTiles * kTileBytes;
@@ -48,8 +50,14 @@ struct DecodeTraits {
   static constexpr int kStages = kStageBytes >= 8192 ? 2 : kStageBytes >= 4096 ? 3 : 4;
   static constexpr int kMinBlocks = kRowTiles > 1 || kHeadDim > 128 ? 2 : kExact || kTileBytes >= 8192 ? 3 : 4;
 
+  /// Whether a stage takes a warp's sums of eight rows.
+  static constexpr bool kSumsInStage = kStageBytes >= 8 * 4 * kHeadDim;
+
   struct SharedStorage {
     alignas(128) uint8_t stages[kWarps][kStages][kStageBytes];
+    uint2 q[kSharedRows ? kRowTiles : 1][kSharedRows ? kSteps : 1][kSharedRows ? 32 : 1];  ///< Operands of each lane.
+    float exponent[kSharedRows ? kRows : 1];  ///< What a row of q was divided by.
+    float4 sums_beside[kSumsInStage ? 1 : kWarps * 2 * kHeadDim];
     float2 state[kWarps][kRows];
     float bias[kWarps][kRows];    ///< What conditioning adds to a row's scores.
     const float* sums[kWarps];    ///< The stage that holds a warp's sums, eight rows at a time.
@@ -59,7 +67,7 @@ struct DecodeTraits {
     float k_factor[kWarps], v_factor[kWarps];  ///< Undo the codecs' factors and the cache's scales.
     int32_t is_last;
   };
-  static_assert(kStageBytes >= 8 * 4 * kHeadDim, "a stage takes the sums of eight rows");
+  static_assert(!kSharedRows || kRowTiles == kWarps, "a row tile for each warp");
   static_assert(kHeadDim % 64 == 0, "lanes hold whole chunks of 64 channels");
   static_assert(KCodec::kBf16Math == VCodec::kBf16Math, "P and Q share their operand type with V and K");
 };

@@ -91,7 +91,14 @@ class DecodeTiles : protected DecodePages<Traits> {
       uint32_t a[4];
       k.fragment(step, a);
 #pragma unroll
-      for (int n = 0; n < kRowTiles; ++n) mma(c[n], a, q_[n][step][0], q_[n][step][1]);
+      for (int n = 0; n < kRowTiles; ++n) {
+        if constexpr (Traits::kSharedRows) {
+          const uint2 q = load_shared_8(q_lane_ + 256 * (kSteps * n + step));
+          mma(c[n], a, q.x, q.y);
+        } else {
+          mma(c[n], a, q_[n][step][0], q_[n][step][1]);
+        }
+      }
     }
   }
 
@@ -141,7 +148,12 @@ class DecodeTiles : protected DecodePages<Traits> {
 #pragma unroll
       for (int n = 0; n < kRowTiles; ++n)
 #pragma unroll
-        for (int i = 0; i < 4; ++i) outgrown |= c[r][n][i] > outgrown_[n][i & 1];
+        for (int i = 0; i < 4; ++i) {
+          if constexpr (Traits::kSharedRows)
+            outgrown |= fmaf(c[r][n][i], factor_[n][i & 1], offset_[n][i & 1]) > detail::kRescaleSlack;
+          else
+            outgrown |= c[r][n][i] > outgrown_[n][i & 1];
+        }
     if (__any_sync(0xffffffffu, outgrown)) rescale(c);
 #pragma unroll
     for (int r = 0; r < kCount; ++r) {
@@ -397,6 +409,7 @@ class DecodeTiles : protected DecodePages<Traits> {
   /// One stage holds sums between segments while the others hold what was copied ahead.
   static constexpr int kAhead = Traits::kStages - 1;
   LaneCopies copies_;
+  const uint32_t q_lane_ = shared_address(&shared_.q[0][0][Traits::kSharedRows ? lane_ : 0]);
   int32_t copy_index_ = -1;  ///< Of the segment whose tiles are copied, this one or the following.
   int32_t next_ = 0, copy_last_ = 0;
   uint32_t from_ = stages_, to_ = stages_ + kAhead * Traits::kStageBytes;

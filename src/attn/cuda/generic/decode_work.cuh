@@ -100,19 +100,20 @@ class DecodeContext {
   int32_t* prefix_;  ///< [num_requests + 1] work units before each request
   const int32_t warp_, lane_, g_, t_;
   const uint32_t stages_;  ///< Shared-memory address of this warp's ring.
-  uint32_t q_[kRowTiles][Traits::kSteps][2];
+  uint32_t q_[Traits::kSharedRows ? 1 : kRowTiles][Traits::kSteps][2];
   float acc_[kRowTiles][Traits::kTiles][4];
   /// A score, times log2(e), is product * factor_ + bias. A weight is 2^(score - reference), that is 2^(product *
   /// factor_ + offset_), and the reference moves when a product exceeds outgrown_.
   float factor_[kRowTiles][2];
-  float offset_[kRowTiles][2], outgrown_[kRowTiles][2];
+  float offset_[kRowTiles][2], outgrown_[Traits::kSharedRows ? 1 : kRowTiles][2];
   float sum_[kRowTiles][2];
 
   __device__ __forceinline__ float bias(int n, int j) const { return shared_.bias[warp_][8 * n + 2 * t_ + j]; }
   __device__ __forceinline__ float reference(int n, int j) const { return bias(n, j) - offset_[n][j]; }
   __device__ __forceinline__ void set_reference(int n, int j, float reference) {
     offset_[n][j] = bias(n, j) - reference;
-    outgrown_[n][j] = __fdividef(detail::kRescaleSlack - offset_[n][j], factor_[n][j]);
+    if constexpr (!Traits::kSharedRows)
+      outgrown_[n][j] = __fdividef(detail::kRescaleSlack - offset_[n][j], factor_[n][j]);
   }
 };
 
