@@ -2,7 +2,8 @@
 //   bench_attention_cuda --suite h200 --json FILE --commit $(git rev-parse --short HEAD) --date 2026-11-29
 // Suites: decode (the default), grid (batches by contexts, one and four rows a request), h200 (both), prefill.
 // --shapes nvfp4_256x4096,_q4 keeps the shapes whose names hold one of the texts.
-// Each time is the median of graph replays over disjoint sets of shuffled pages that together exceed the L2 cache.
+// Each time is the median of graph replays over disjoint sets of pages that together exceed the L2 cache; a set's pages
+// are shuffled by the one page table of all sets.
 
 #include <algorithm>
 #include <cmath>
@@ -150,32 +151,26 @@ std::vector<int32_t> lengths_of(const Shape& shape, std::mt19937& random) {
   return lengths;
 }
 
-/// Page tables of disjoint sets of pages.
-std::vector<const int32_t*> make_tables(const Shape& shape, const std::vector<int32_t>& lengths, int num_sets,
-                                        int64_t num_exact, std::mt19937& random, Buffers& buffers) {
+/// Shuffled pages of one set, as all layers of a model share a table.
+std::vector<int32_t> make_table(const Shape& shape, const std::vector<int32_t>& lengths, std::mt19937& random) {
   const int32_t stride = (shape.context + shape.page - 1) / shape.page;
-  int64_t pages_of_a_set = 0;
-  for (const int32_t length : lengths) pages_of_a_set += (length + shape.page - 1) / shape.page;
-  std::vector<int32_t> ids(static_cast<size_t>(pages_of_a_set * num_sets));
+  int32_t num_pages = 0;
+  for (const int32_t length : lengths) num_pages += (length + shape.page - 1) / shape.page;
+  std::vector<int32_t> ids(static_cast<size_t>(num_pages));
   std::iota(ids.begin(), ids.end(), 0);
   std::shuffle(ids.begin(), ids.end(), random);
-  std::vector<const int32_t*> tables;
+  std::vector<int32_t> table(lengths.size() * static_cast<size_t>(stride), kNoPage);
   size_t next = 0;
-  int64_t next_exact = 0;
-  for (int set = 0; set < num_sets; ++set) {
-    std::vector<int32_t> table(static_cast<size_t>(shape.batch) * static_cast<size_t>(stride), kNoPage);
-    for (size_t r = 0; r < lengths.size(); ++r) {
-      const int32_t pages = (lengths[r] + shape.page - 1) / shape.page;
-      for (int32_t i = 0; i < pages; ++i) {
-        const bool exact = shape.edges && (i == 0 || i >= pages - 3);
-        const int32_t id = ids[next++];
-        table[r * static_cast<size_t>(stride) + static_cast<size_t>(i)] =
-            exact ? static_cast<int32_t>(next_exact++ % num_exact) | kExactPageBit : id;
-      }
+  int32_t next_exact = 0;
+  for (size_t r = 0; r < lengths.size(); ++r) {
+    const int32_t pages = (lengths[r] + shape.page - 1) / shape.page;
+    for (int32_t i = 0; i < pages; ++i) {
+      const bool exact = shape.edges && (i == 0 || i >= pages - 3);
+      const int32_t id = ids[next++];
+      table[r * static_cast<size_t>(stride) + static_cast<size_t>(i)] = exact ? next_exact++ | kExactPageBit : id;
     }
-    tables.push_back(buffers.copy_of(table));
   }
-  return tables;
+  return table;
 }
 
 float clock_of(const Setting& setting) {
@@ -214,10 +209,13 @@ std::string measure(const Setting& setting, const Shape& shape) {
   const int num_sets = static_cast<int>(std::min<size_t>(32, std::max<size_t>(2, kPastL2 / set_bytes + 1)));
   if (set_bytes * static_cast<size_t>(num_sets) > base_arena) return {};
 
+  const size_t exact_pages = shape.edges ? 4 * lengths.size() : 0;
+  if (exact_pages * exact_page_bytes * static_cast<size_t>(num_sets) > kArenaBytes / 4) return {};
+
   AttnArgs args;
   args.cache.layout = desc.layout;
-  args.cache.base = {setting.arena, static_cast<int64_t>(base_arena / page_bytes), static_cast<int64_t>(page_bytes)};
-  args.cache.exact = {setting.arena + base_arena, static_cast<int64_t>(kArenaBytes / 4 / exact_page_bytes),
+  args.cache.base = {setting.arena, static_cast<int64_t>(pages), static_cast<int64_t>(page_bytes)};
+  args.cache.exact = {setting.arena + base_arena, static_cast<int64_t>(exact_pages),
                       static_cast<int64_t>(exact_page_bytes)};
   const std::vector<float> g{0.01f};
   args.cache.scales = {buffers.copy_of(g), buffers.copy_of(g), 1};
@@ -234,7 +232,7 @@ std::string measure(const Setting& setting, const Shape& shape) {
   args.page_table_stride = (shape.context + shape.page - 1) / shape.page;
   args.num_requests = shape.batch;
   args.num_tokens = num_tokens;
-  const auto tables = make_tables(shape, lengths, num_sets, args.cache.exact.num_pages, random, buffers);
+  args.page_table = buffers.copy_of(make_table(shape, lengths, random));
 
   const AttnLimits limits{.max_requests = shape.batch,
                           .max_tokens = num_tokens,
@@ -252,7 +250,9 @@ std::string measure(const Setting& setting, const Shape& shape) {
   const int launches = (wanted + num_sets - 1) / num_sets * num_sets;
   const double us = time_graph(setting.stream, launches, [&](int i) {
     AttnArgs step = args;
-    step.page_table = tables[static_cast<size_t>(i % num_sets)];
+    const auto set = static_cast<size_t>(i % num_sets);
+    step.cache.base.data += set * pages * page_bytes;
+    step.cache.exact.data += set * exact_pages * exact_page_bytes;
     check(run(plan, step, Stream::on_cuda(setting.stream)));
   });
   const float mhz = clock_of(setting);

@@ -49,6 +49,27 @@ std::vector<NamedSpec> size_problems(const AttnDesc& base) {
   problems.push_back({"many_requests", many});
   problems.push_back({"one_long", {.desc = base, .q_lens = {1}, .kv_lens = {9000}, .seed = 301}});
   problems.push_back({"long_and_short", {.desc = base, .q_lens = {4, 1, 2}, .kv_lens = {7000, 3, 40}, .seed = 302}});
+  // Enough items that are alike for each warp of an H200 to have its own, whether three or four blocks of one row tile
+  // or two of two are resident; some rows are padding.
+  const auto alike = [&](std::string name, size_t count, int32_t q_len, int32_t length, bool edges) {
+    ProblemSpec spec = {
+        .desc = base, .q_lens = {}, .kv_lens = {}, .seed = static_cast<uint32_t>(310 + count + name.size())};
+    spec.desc.num_q_heads = 16, spec.desc.layout.num_kv_heads = 8;
+    for (size_t i = 0; i < count; ++i) {
+      const bool padding = i % 97 == 13;
+      spec.q_lens.push_back(padding ? 0 : q_len);
+      spec.kv_lens.push_back(padding ? 0 : length - random.below(12));
+    }
+    if (edges) {
+      spec.desc.exact_pages = true;
+      spec.desc.conditioning = KeyConditioning::kFull;
+    }
+    problems.push_back({std::move(name), spec});
+  };
+  alike("alike", 255, 1, 48, false);
+  alike("alike_fewer", 190, 1, 48, false);
+  alike("alike_verify", 265, 6, 48, false);
+  alike("alike_edges", 190, 1, 112, true);
   // The window starts in the second page of a tile: the first is poison.
   AttnDesc windowed = base;
   windowed.layout.page_size = 8;

@@ -33,6 +33,12 @@ __device__ __forceinline__ uint32_t transpose_8x8(uint32_t row) {
 __device__ __forceinline__ void copy_async_16(uint32_t shared_address, const void* p) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(shared_address), "l"(p) : "memory");
 }
+/// The same through L1, for what many warps read: as many requests for one line would queue at its slice of L2. Zeros
+/// where the source does not exist.
+__device__ __forceinline__ void copy_async_16_by_l1(uint32_t shared_address, const void* p, bool exists) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address), "l"(p), "r"(exists ? 16 : 0)
+               : "memory");
+}
 __device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 /// Waits until at most kPending of this thread's newest groups are under way.
 template <int kPending>
@@ -52,6 +58,14 @@ __device__ __forceinline__ void wait_for_previous_kernel() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
+}
+
+/// Adds to a counter in global memory: what the block wrote before becomes visible to whoever sees the sum, and the
+/// other way round. Returns the value before.
+__device__ __forceinline__ uint32_t add_release_acquire(uint32_t* counter, uint32_t value) {
+  uint32_t before;
+  asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], %2;" : "=r"(before) : "l"(counter), "r"(value) : "memory");
+  return before;
 }
 
 __device__ __forceinline__ uint32_t shared_address(const void* p) {

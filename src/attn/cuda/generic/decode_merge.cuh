@@ -20,6 +20,7 @@ class DecodeMerge : protected DecodeTiles<Traits> {
   /// A warp holds a row in pieces of 128 channels, four of each a lane.
   static constexpr int kPieces = (kHeadDim + 127) / 128;
   using Base::acc_;
+  using Base::alone;
   using Base::Base;
   using Base::g_;
   using Base::lane_;
@@ -36,6 +37,12 @@ class DecodeMerge : protected DecodeTiles<Traits> {
 
   __device__ void finish(const detail::Segment& s) {
     const int32_t rows = min(num_rows(s), kRows);
+    __syncwarp();  // A stage takes sums that other lanes have just read values from.
+    if (alone()) {
+      if constexpr (Traits::kAlone) write_rows(s, rows);
+      __syncwarp();
+      return;
+    }
     const bool whole = s.first_chunk == s.last_chunk;
 #pragma unroll
     for (int n = 0; n < kRowTiles; ++n) {
@@ -46,16 +53,12 @@ class DecodeMerge : protected DecodeTiles<Traits> {
     }
     if (whole) return;
     if (threadIdx.x == 0) {
-      __threadfence();
       // One item at most starts in a chunk and ends in a later one, so that chunk names the item.
       uint32_t* counter = p_.counters + s.first_chunk;
       const auto parts = static_cast<uint32_t>(s.last_chunk - s.first_chunk + 1);
-      const uint32_t before = atomicAdd(counter, 1u);
-      shared_.is_last = before + 1 == parts ? 1 : 0;
-      if (shared_.is_last != 0) {
-        *counter = 0;
-        __threadfence();
-      }
+      const bool is_last = add_release_acquire(counter, 1) + 1 == parts;
+      shared_.is_last = is_last ? 1 : 0;
+      if (is_last) *counter = 0;
     }
     __syncthreads();
     if (shared_.is_last == 0) return;
@@ -63,9 +66,10 @@ class DecodeMerge : protected DecodeTiles<Traits> {
     __syncthreads();
   }
 
-  /// Where a chunk leaves its part: at most one item reaches into it from before, and one starts there and goes on.
-  __device__ __forceinline__ static int64_t slot_of(const detail::Segment& s, int32_t chunk) {
-    return 2 * static_cast<int64_t>(chunk) + (chunk == s.first_chunk ? 1 : 0);
+  /// Where a chunk leaves a row of its part: at most one item reaches into it from before, and one starts there and
+  /// goes on.
+  __device__ __forceinline__ static int64_t part_row(const detail::Segment& s, int32_t chunk, int32_t row) {
+    return (2 * static_cast<int64_t>(chunk) + (chunk == s.first_chunk ? 1 : 0)) * kRows + row;
   }
 
   /// A warp's sums of row tile n go to the stage that it has read last.
@@ -76,9 +80,7 @@ class DecodeMerge : protected DecodeTiles<Traits> {
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
       const int row = 2 * t_ + j;
-      float sum = sum_[n][j];
-#pragma unroll
-      for (int d = 4; d < 32; d *= 2) sum += __shfl_xor_sync(0xffffffffu, sum, d);
+      const float sum = over_tokens(sum_[n][j]);
       if (g_ == 0) shared_.state[warp_][8 * n + row] = make_float2(sum > 0.0f ? reference(n, j) : -INFINITY, sum);
 #pragma unroll
       for (int i = 0; i < kTiles; ++i)
@@ -117,7 +119,7 @@ class DecodeMerge : protected DecodeTiles<Traits> {
       write_row(s, row, top, sum, value);
       return;
     }
-    const int64_t index = slot_of(s, static_cast<int32_t>(blockIdx.x)) * kRows + row;
+    const int64_t index = part_row(s, static_cast<int32_t>(blockIdx.x), row);
 #pragma unroll
     for (int i = 0; i < kPieces; ++i)
       if (is_live(i)) *reinterpret_cast<float4*>(p_.partial_out + index * kHeadDim + channel_of(i)) = value[i];
@@ -126,70 +128,112 @@ class DecodeMerge : protected DecodeTiles<Traits> {
 
   /// Sums a row over its item's parts, in order.
   __device__ __forceinline__ void merge_row(const detail::Segment& s, int32_t row) {
-    constexpr int kTogether = 16 / kPieces;
+    constexpr int kTogether = 16 / kPieces, kStride = 2 * kRows * kHeadDim;
     const int32_t parts = s.last_chunk - s.first_chunk + 1;
-    const auto index_of = [&](int32_t part) { return slot_of(s, s.first_chunk + part) * kRows + row; };
-    const auto state_of = [&](int32_t part) {
-      return part < parts ? __ldcg(&p_.partial_state[index_of(part)]) : make_float2(-INFINITY, 0.0f);
-    };
-    const auto load = [&](int32_t first, int32_t count, float4(&parts_of)[kTogether][kPieces]) {
+    const float* first_part = p_.partial_out + part_row(s, s.first_chunk, row) * kHeadDim;
+    const float* later_parts = first_part - kRows * kHeadDim;  // Their slots are the first of their chunks.
+    const auto load = [&](int32_t first, float4(&parts_of)[kTogether][kPieces]) {
 #pragma unroll
-      for (int j = 0; j < kTogether; ++j)
+      for (int j = 0; j < kTogether; ++j) {
+        const float* part = j == 0 && first == 0 ? first_part : later_parts + first * kStride + j * kStride;
 #pragma unroll
         for (int i = 0; i < kPieces; ++i)
-          parts_of[j][i] = is_live(i) && j < count
-                               ? __ldcg(reinterpret_cast<const float4*>(p_.partial_out +
-                                                                        index_of(first + j) * kHeadDim + channel_of(i)))
+          parts_of[j][i] = is_live(i) && first + j < parts
+                               ? __ldcg(reinterpret_cast<const float4*>(part + channel_of(i)))
                                : make_float4(0, 0, 0, 0);
+      }
+    };
+    const auto state_of = [&](int32_t part) {
+      return part < parts ? __ldcg(&p_.partial_state[part_row(s, s.first_chunk + part, row)])
+                          : make_float2(-INFINITY, 0.0f);
     };
     float4 together[kTogether][kPieces];
-    load(0, parts, together);
+    load(0, together);
     // A lane reads one part's state.
-    float top = -INFINITY;
-#pragma unroll 4
-    for (int32_t first = 0; first < parts; first += 32) top = fmaxf(top, state_of(first + lane_).x);
+    float2 state = state_of(lane_);
+    float top = state.x;
+    for (int32_t first = 32; first < parts; first += 32) top = fmaxf(top, state_of(first + lane_).x);
 #pragma unroll
     for (int d = 1; d < 32; d *= 2) top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, d));
     float4 value[kPieces] = {};
-    float sum = 0.0f, factor = 0.0f, part_sum = 0.0f;
+    float sum = 0.0f, factor = 0.0f;
     for (int32_t first = 0; first < parts; first += kTogether) {
       if (first % 32 == 0) {
-        const float2 state = state_of(first + lane_);
+        if (first > 0) state = state_of(first + lane_);
         factor = state.x == -INFINITY ? 0.0f : exp2_approx(state.x - top);
-        part_sum = factor * state.y;
+        sum = fmaf(factor, state.y, sum);
       }
-      if (first > 0) load(first, parts - first, together);
+      if (first > 0) load(first, together);
 #pragma unroll
       for (int j = 0; j < kTogether; ++j) {
+        if (j == kTogether / 2 && first + j >= parts) break;
         // Beyond the last part the factor is 0.
         const float part_factor = __shfl_sync(0xffffffffu, factor, first % 32 + j);
-        sum += __shfl_sync(0xffffffffu, part_sum, first % 32 + j);
 #pragma unroll
         for (int i = 0; i < kPieces; ++i) add(value[i], part_factor, together[j][i]);
       }
     }
+#pragma unroll
+    for (int d = 1; d < 32; d *= 2) sum += __shfl_xor_sync(0xffffffffu, sum, d);
     write_row(s, row, top, sum, value);
+  }
+
+  /// The rows of a warp that works alone, from its accumulators.
+  __device__ __forceinline__ void write_rows(const detail::Segment& s, int32_t rows) {
+    const float v_factor = shared_.v_factor[warp_];
+#pragma unroll
+    for (int n = 0; n < kRowTiles; ++n) {
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        const float sum = over_tokens(sum_[n][j]);
+        const int32_t row = 8 * n + 2 * t_ + j;
+        if (row >= rows) continue;
+        const int64_t index = q_row_index(s, s.row_tile * kRows + row);
+        const float top = sum > 0.0f ? reference(n, j) : -INFINITY;
+        const float factor = v_factor * inverse_sum(s, row, top, sum);
+#pragma unroll
+        for (int i = 0; i < kTiles; i += 2) {
+          const float4 v = make_float4(acc_[n][i][j] * factor, acc_[n][i][j + 2] * factor, acc_[n][i + 1][j] * factor,
+                                       acc_[n][i + 1][j + 2] * factor);
+          detail::store_out(p_.out, p_.out_dtype, index * kHeadDim + kHeadDim / 8 * g_ + 2 * i, v);
+        }
+        if (g_ == 0) write_lse(index, top, sum);
+      }
+    }
+  }
+  /// The sum over the lanes that hold other tokens of the same row.
+  __device__ __forceinline__ static float over_tokens(float sum) {
+#pragma unroll
+    for (int d = 4; d < 32; d *= 2) sum += __shfl_xor_sync(0xffffffffu, sum, d);
+    return sum;
   }
 
   __device__ __forceinline__ void write_row(const detail::Segment& s, int32_t row, float top, float sum,
                                             const float4 (&value)[kPieces]) {
     const int64_t index = q_row_index(s, s.row_tile * kRows + row);
-    float denominator = sum;
-    if (p_.sinks != nullptr && top != -INFINITY) {
-      const int32_t q_head = s.head * p_.group + (s.row_tile * kRows + row) % p_.group;
-      denominator += exp2f(p_.sinks[q_head] * kLog2OfE - top);
-    }
-    const float inverse = top == -INFINITY ? 0.0f : 1.0f / denominator;
+    const float inverse = inverse_sum(s, row, top, sum);
 #pragma unroll
     for (int i = 0; i < kPieces; ++i) {
       const float4 v =
           make_float4(value[i].x * inverse, value[i].y * inverse, value[i].z * inverse, value[i].w * inverse);
       if (is_live(i)) detail::store_out(p_.out, p_.out_dtype, index * kHeadDim + channel_of(i), v);
     }
-    if (p_.lse != nullptr && lane_ == 0) p_.lse[index] = top == -INFINITY ? -INFINITY : (top + log2f(sum)) * kLnOf2;
+    if (lane_ == 0) write_lse(index, top, sum);
   }
 
  private:
+  __device__ __forceinline__ void write_lse(int64_t index, float top, float sum) const {
+    if (p_.lse != nullptr) p_.lse[index] = top == -INFINITY ? -INFINITY : (top + log2f(sum)) * kLnOf2;
+  }
+  /// What a row's values are multiplied by, its sink counted.
+  __device__ __forceinline__ float inverse_sum(const detail::Segment& s, int32_t row, float top, float sum) const {
+    if (top == -INFINITY) return 0.0f;
+    if (p_.sinks != nullptr) {
+      const int32_t q_head = s.head * p_.group + (s.row_tile * kRows + row) % p_.group;
+      sum += exp2f(p_.sinks[q_head] * kLog2OfE - top);
+    }
+    return 1.0f / sum;
+  }
   __device__ __forceinline__ int channel_of(int piece) const { return 128 * piece + 4 * lane_; }
   __device__ __forceinline__ bool is_live(int piece) const {
     return kHeadDim % 128 == 0 || channel_of(piece) < kHeadDim;

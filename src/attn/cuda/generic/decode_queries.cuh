@@ -10,22 +10,9 @@ namespace kvant::attn::cuda {
 
 namespace detail {
 
-/// Four adjacent elements as they are: 16-bit ones fill x and y.
-__device__ __forceinline__ uint4 fetch_q(const void* q, DType dtype, int64_t index) {
-  if (dtype == DType::kF32) return *reinterpret_cast<const uint4*>(static_cast<const float*>(q) + index);
-  const uint2 raw = *reinterpret_cast<const uint2*>(static_cast<const uint16_t*>(q) + index);
-  return make_uint4(raw.x, raw.y, 0, 0);
-}
-__device__ __forceinline__ float4 widen_q(DType dtype, uint4 raw) {
-  if (dtype == DType::kF32)
-    return make_float4(__uint_as_float(raw.x), __uint_as_float(raw.y), __uint_as_float(raw.z), __uint_as_float(raw.w));
-  if (dtype == DType::kBf16) {
-    return make_float4(__uint_as_float(raw.x << 16), __uint_as_float(raw.x & 0xffff0000u), __uint_as_float(raw.y << 16),
-                       __uint_as_float(raw.y & 0xffff0000u));
-  }
-  const float2 low = __half22float2(*reinterpret_cast<const __half2*>(&raw.x));
-  const float2 high = __half22float2(*reinterpret_cast<const __half2*>(&raw.y));
-  return make_float4(low.x, low.y, high.x, high.y);
+__device__ __forceinline__ float2 widen_q(DType dtype, uint32_t pair) {
+  if (dtype == DType::kBf16) return make_float2(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u));
+  return __half22float2(*reinterpret_cast<const __half2*>(&pair));
 }
 
 }  // namespace detail
@@ -59,7 +46,8 @@ class DecodeQueries : protected DecodeWork<Traits> {
 
   __device__ int64_t q_row_index(const detail::Segment& s, int32_t row) const {
     const int32_t num_q_heads = p_.num_kv_heads * p_.group;
-    return (static_cast<int64_t>(s.q_begin) + row / p_.group) * num_q_heads + s.head * p_.group + row % p_.group;
+    const int32_t token = detail::divide(row, p_.group);
+    return (static_cast<int64_t>(s.q_begin) + token) * num_q_heads + s.head * p_.group + (row - token * p_.group);
   }
   __device__ int32_t num_rows(const detail::Segment& s) const { return s.q_len * p_.group - s.row_tile * kRows; }
 
@@ -67,41 +55,45 @@ class DecodeQueries : protected DecodeWork<Traits> {
   static constexpr int kOwnTiles = Traits::kSharedRows ? 1 : kRowTiles;
   __device__ __forceinline__ int own_tile(int n) const { return Traits::kSharedRows ? warp_ : n; }
 
-  /// What an item starts with, on its way from memory.
-  struct Fetched {
-    uint4 q[kOwnTiles][kSteps];
-    float k_scale, v_scale;
-  };
-  __device__ __forceinline__ Fetched fetch_queries(const detail::Segment& s) const {
-    Fetched fetched;
-    const int32_t scale = p_.scale_count == 1 ? 0 : s.head;
-    fetched.k_scale = p_.k_scales == nullptr ? 1.0f : p_.k_scales[scale];
-    fetched.v_scale = p_.v_scales == nullptr ? 1.0f : p_.v_scales[scale];
+  /// Starts to copy 16-bit rows to a stage, each lane what it will use itself; they wait there and not in registers.
+  /// fp32 rows are read when they are used.
+  __device__ __forceinline__ void copy_queries(const detail::Segment& s, uint32_t stage) const {
+    if (p_.q_dtype == DType::kF32) return;
 #pragma unroll
     for (int n = 0; n < kOwnTiles; ++n) {
-      const int32_t row = s.row_tile * kRows + 8 * own_tile(n) + g_;
-      const bool valid = row < s.q_len * p_.group;
-      const int64_t first = valid ? q_row_index(s, row) * kHeadDim : 0;
+      const uint16_t* from = static_cast<const uint16_t*>(p_.q) + lane_row(s, n);
+      const bool exists = s.row_tile * kRows + 8 * own_tile(n) + g_ < s.q_len * p_.group;
 #pragma unroll
-      for (int step = 0; step < kSteps; ++step)
-        fetched.q[n][step] =
-            valid ? detail::fetch_q(p_.q, p_.q_dtype, first + channel(4 * step)) : make_uint4(0, 0, 0, 0);
+      for (int i = 0; i < kLoads; ++i)
+        copy_async_16_by_l1(stage + 512 * (kLoads * n + i) + 16 * lane_, from + place(8 * i), exists);
     }
-    return fetched;
+  }
+  static constexpr int kLoads = kSteps / 2;  ///< Of 16 bytes, a lane and row.
+  static_assert(512 * kLoads * kOwnTiles <= Traits::kStageBytes, "a stage takes a warp's rows");
+  /// Index of this lane's first channel of its row of row tile n, or of the last row beyond that; nobody reads what
+  /// becomes of those.
+  __device__ __forceinline__ int64_t lane_row(const detail::Segment& s, int n) const {
+    const int32_t row = min(s.row_tile * kRows + 8 * own_tile(n) + g_, s.q_len * p_.group - 1);
+    return q_row_index(s, row) * kHeadDim + kLaneDims * t_;
   }
 
-  /// Conditions and packs the rows of each row tile, and leaves the factors of rows 2t and 2t + 1 in the lane.
-  __device__ __forceinline__ void start_queries(const detail::Segment& s, const Fetched& fetched) {
-    const float k_factor = fetched.k_scale * static_cast<float>(1 << KCodec::kShift);
-    set_factors(k_factor, fetched.v_scale * static_cast<float>(1 << VCodec::kShift));
+  struct Scales {
+    float k, v;
+  };
+  __device__ __forceinline__ Scales fetch_scales(const detail::Segment& s) const {
+    const int32_t scale = p_.scale_count == 1 ? 0 : s.head;
+    return {p_.k_scales == nullptr ? 1.0f : p_.k_scales[scale], p_.v_scales == nullptr ? 1.0f : p_.v_scales[scale]};
+  }
+
+  /// Conditions and packs the rows of each row tile, whose copies to `stage` have ended, and leaves the factors of rows
+  /// 2t and 2t + 1 in the lane.
+  __device__ __forceinline__ void start_queries(const detail::Segment& s, uint32_t stage, const Scales& scales) {
+    const float k_factor = scales.k * static_cast<float>(1 << KCodec::kShift);
+    set_factors(k_factor, scales.v * static_cast<float>(1 << VCodec::kShift));
 #pragma unroll
     for (int n = 0; n < kOwnTiles; ++n) {
       float x[4 * kSteps];
-#pragma unroll
-      for (int step = 0; step < kSteps; ++step) {
-        const float4 four = detail::widen_q(p_.q_dtype, fetched.q[n][step]);
-        x[4 * step] = four.x, x[4 * step + 1] = four.y, x[4 * step + 2] = four.z, x[4 * step + 3] = four.w;
-      }
+      load_row(s, n, stage, x);
       const float bias = condition_row(s, x);
       const float exponent = normalise_row(x);
 #pragma unroll
@@ -126,6 +118,28 @@ class DecodeQueries : protected DecodeWork<Traits> {
       __syncthreads();
 #pragma unroll
       for (int n = 0; n < kRowTiles; ++n) start_rows(n, k_factor);
+    }
+  }
+
+  __device__ __forceinline__ void load_row(const detail::Segment& s, int n, uint32_t stage,
+                                           float (&x)[4 * kSteps]) const {
+    if (p_.q_dtype == DType::kF32) {
+      const float* from = static_cast<const float*>(p_.q) + lane_row(s, n);
+#pragma unroll
+      for (int i = 0; i < kSteps; ++i) {
+        const float4 four = *reinterpret_cast<const float4*>(from + place(4 * i));
+        x[4 * i] = four.x, x[4 * i + 1] = four.y, x[4 * i + 2] = four.z, x[4 * i + 3] = four.w;
+      }
+      return;
+    }
+#pragma unroll
+    for (int i = 0; i < kLoads; ++i) {
+      const uint4 eight = load_shared_16(stage + 512 * (kLoads * n + i) + 16 * lane_);
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const float2 two = detail::widen_q(p_.q_dtype, (&eight.x)[j]);
+        x[8 * i + 2 * j] = two.x, x[8 * i + 2 * j + 1] = two.y;
+      }
     }
   }
 
@@ -220,8 +234,9 @@ class DecodeQueries : protected DecodeWork<Traits> {
   }
 
   /// Channel of value i that this lane holds of a row: the order in which KTile hands out K.
-  __device__ __forceinline__ int channel(int i) const {
-    return i / kLaneDims * (4 * kLaneDims) + kLaneDims * t_ + i % kLaneDims;
+  __device__ __forceinline__ int channel(int i) const { return kLaneDims * t_ + place(i); }
+  __device__ __forceinline__ static constexpr int place(int i) {
+    return i / kLaneDims * (4 * kLaneDims) + i % kLaneDims;
   }
 
   /// Hadamard rotation of a row spread over the four lanes of a quad.

@@ -4,7 +4,8 @@
 //   q [tokens, q heads, Dk], pages in any of the layout's formats, out [tokens, q heads, Dv], fp32 inside.
 // Launch: a fixed grid of 128-thread blocks. Blocks read the lengths on the device, cut all 16-token tiles into
 // equal chunks and take one each; the last block to finish an item (request, KV head, row tile) merges its parts in
-// order. Limits: head dims 64, 128, 256; Dk = Dv; up to 8 * kRowTiles query rows an item, more rows are more items.
+// order. Where items are alike and there are enough of them, each warp takes whole ones and nothing is merged. Limits:
+// head dims 64, 128, 256; Dk = Dv; up to 8 * kRowTiles query rows an item, more rows are more items.
 
 #include <cstdint>
 
@@ -43,6 +44,8 @@ struct DecodeTraits {
   static constexpr int kTileBytes = kVScales + kVScaleBytes;
   /// Tiles a warp handles at once: small ones share what a round costs, and overlap.
   static constexpr int kRoundTiles = kTileBytes <= 2304 && kRowTiles <= 2 ? 2 : 1;
+  /// Whether warps may work alone: not where they prepare each other's queries.
+  static constexpr bool kAlone = !kSharedRows;
   /// Fewest tiles a block takes, so that little work is not cut into parts that cost more to merge.
   static constexpr int kMinShare = 2 * kWarps;
   static constexpr int kStageBytes = kRoundTiles * kTileBytes;
@@ -50,8 +53,17 @@ struct DecodeTraits {
   static constexpr int kStages = kStageBytes >= 8192 ? 2 : kStageBytes >= 4096 ? 3 : 4;
   static constexpr int kMinBlocks = kRowTiles > 1 || kHeadDim > 128 ? 2 : kExact || kTileBytes >= 8192 ? 3 : 4;
 
+  /// Where shared memory limits the blocks of a multiprocessor, a warp that works alone has one segment, and all have
+  /// an empty one to come after it.
+  static constexpr bool kOneSegment = kMinBlocks * kWarps * kStages * kStageBytes >= 216 * 1024;
+  static constexpr int kSegments = kOneSegment ? kWarps + 1 : 3 * kWarps;
   /// Whether a stage takes a warp's sums of eight rows.
   static constexpr bool kSumsInStage = kStageBytes >= 8 * 4 * kHeadDim;
+
+  struct ExactTiles {
+    int32_t count;
+    int2 tiles[kExact ? 12 : 1];  ///< With their page-table entries.
+  };
 
   struct SharedStorage {
     alignas(128) uint8_t stages[kWarps][kStages][kStageBytes];
@@ -59,14 +71,17 @@ struct DecodeTraits {
     float exponent[kSharedRows ? kRows : 1];  ///< What a row of q was divided by.
     float4 sums_beside[kSumsInStage ? 1 : kWarps * 2 * kHeadDim];
     float2 state[kWarps][kRows];
-    float bias[kWarps][kRows];    ///< What conditioning adds to a row's scores.
-    const float* sums[kWarps];    ///< The stage that holds a warp's sums, eight rows at a time.
-    detail::Segment segments[3];  ///< What the block works on, and then; registers are dearer than shared memory.
+    float bias[kWarps][kRows];  ///< What conditioning adds to a row's scores.
+    const float* sums[kWarps];  ///< The stage that holds a warp's sums, eight rows at a time.
+    detail::Segment segments[kSegments];
+    ExactTiles exact[kExact ? 3 : 1][kExact ? kWarps : 1];  ///< Of a segment and warp.
     detail::Chunks chunks;
     int4 scan[kWarps];
     float k_factor[kWarps], v_factor[kWarps];  ///< Undo the codecs' factors and the cache's scales.
     int32_t is_last;
   };
+  static_assert(kMinBlocks * (sizeof(SharedStorage) + decode_prefix_bytes(256) + 1024) <= 228 * 1024,
+                "256 requests take no blocks from a multiprocessor");
   static_assert(!kSharedRows || kRowTiles == kWarps, "a row tile for each warp");
   static_assert(kHeadDim % 64 == 0, "lanes hold whole chunks of 64 channels");
   static_assert(KCodec::kBf16Math == VCodec::kBf16Math, "P and Q share their operand type with V and K");
@@ -77,13 +92,17 @@ template <class Traits>
 class DecodeBlock : private DecodeMerge<Traits> {
  public:
   using Base = DecodeMerge<Traits>;
+  using Base::alone;
   using Base::attend;
   using Base::Base;
+  using Base::chunk;
   using Base::finish;
+  using Base::lane_;
   using Base::next_segment;
   using Base::p_;
   using Base::prefetch_page_table;
   using Base::scan_lengths;
+  using Base::segment;
   using Base::shared_;
   using Base::write_empty_rows;
 
@@ -93,26 +112,27 @@ class DecodeBlock : private DecodeMerge<Traits> {
     prefetch_page_table();
     scan_lengths();
     write_empty_rows();
-    const auto chunk = static_cast<int32_t>(blockIdx.x);
-    const int32_t begin = chunk * shared_.chunks.size;
-    const int32_t end = min(begin + shared_.chunks.size, shared_.chunks.total);
-    if (begin >= end) return;
-    if (threadIdx.x == 0) shared_.segments[2].next = begin;
-    // The first thread finds segments two ahead: barriers at a segment's end make them known to all before the next one
+    const int32_t begin = chunk() * shared_.chunks.size;
+    if (static_cast<int32_t>(blockIdx.x) * shared_.chunks.size >= shared_.chunks.total) return;  // The block's first.
+    const bool leads = (alone() ? lane_ : threadIdx.x) == 0;
+    // A team's leader finds segments two ahead: barriers at a segment's end make them known to all before the next one
     // starts, and that one copies ahead.
     int32_t index = 1;  // Of the segment at work; the one that is found next takes the place of the one before it.
     for (int32_t ready = -2;; ready = min(ready + 1, 0)) {
       const int32_t before = index == 0 ? 2 : index - 1;
-      if (threadIdx.x == 0) {
+      if (leads && (!Traits::kOneSegment || !alone() || ready == -2)) {
         const int32_t after = index == 2 ? 0 : index + 1;
-        shared_.segments[before] = next_segment(shared_.segments[after].next);
+        segment(before) = next_segment(ready == -2 ? begin : segment(after).next);
       }
-      if (ready == -1) __syncthreads();
+      if (ready == -1) {
+        if (Traits::kOneSegment && alone() && threadIdx.x == 0) shared_.segments[Traits::kWarps] = {};
+        __syncthreads();
+      }
       if (ready == 0) {
-        const detail::Segment& segment = shared_.segments[index];
-        if (segment.tile_begin >= segment.tile_end) return;
+        const detail::Segment& s = segment(index);
+        if (s.tile_begin >= s.tile_end) return;
         attend(index);
-        finish(segment);
+        finish(s);
       }
       index = index == 2 ? 0 : index + 1;
     }

@@ -9,43 +9,21 @@
 
 namespace kvant::attn::cuda {
 
-/// Tiles that a warp handles at once: `tile` and the ones after it, as far as they are not `dead` (bit by bit).
-struct Round {
-  int32_t tile;
-  uint32_t dead;
-};
-
-/// The rounds whose copies are under way, oldest first. Without exact pages they are consecutive and need no memory.
-template <bool kGaps, int kCount>
-struct RoundQueue {
-  Round rounds[kCount];
-  __device__ __forceinline__ void push(Round round, int i) { rounds[i] = round; }
-  __device__ __forceinline__ void pop_and_push(Round round) {
-#pragma unroll
-    for (int i = 0; i + 1 < kCount; ++i) rounds[i] = rounds[i + 1];
-    rounds[kCount - 1] = round;
-  }
-  __device__ __forceinline__ Round front(int32_t) const { return rounds[0]; }
-};
-template <int kCount>
-struct RoundQueue<false, kCount> {
-  __device__ __forceinline__ void push(Round, int) {}
-  __device__ __forceinline__ void pop_and_push(Round) {}
-  __device__ __forceinline__ Round front(int32_t consecutive) const { return {consecutive, 0}; }
-};
-
 /// Attends to the tiles of a segment, each warp to its part of them.
 template <class Traits>
 class DecodeTiles : protected DecodePages<Traits> {
  protected:
   using Base = DecodePages<Traits>;
   using Base::acc_;
+  using Base::alone;
   using Base::Base;
+  using Base::batch_entry_;
   using Base::batch_first_;
   using Base::bias;
+  using Base::copy_queries;
   using Base::copy_round;
   using Base::factor_;
-  using Base::fetch_queries;
+  using Base::fetch_scales;
   using Base::g_;
   using Base::kHeadDim;
   using Base::kLaneDims;
@@ -68,11 +46,13 @@ class DecodeTiles : protected DecodePages<Traits> {
   using Base::prefetch_exact;
   using Base::q_;
   using Base::reference;
+  using Base::segment;
   using Base::set_reference;
   using Base::shared_;
   using Base::stages_;
   using Base::start_queries;
   using Base::sum_;
+  using Base::sync_team;
   using Base::t_;
   using Base::warp_;
   using typename Base::KCodec;
@@ -111,7 +91,7 @@ class DecodeTiles : protected DecodePages<Traits> {
 #pragma unroll 1
     for (int j = 0; j < 2 * kRowTiles; ++j) {
       const int32_t row = s.row_tile * kRows + 8 * (j / 2) + 2 * t_ + j % 2;
-      const int32_t i = row / p_.group;
+      const int32_t i = detail::divide(row, p_.group);
       if (i >= s.q_len) continue;
       // Keys [first, last) are visible, and those of a packed mask.
       const int32_t position = p_.positions == nullptr ? block + i : p_.positions[s.q_begin + i];
@@ -233,98 +213,107 @@ class DecodeTiles : protected DecodePages<Traits> {
   };
   __device__ __forceinline__ Range warp_range(const detail::Segment& s) const {
     const int32_t count = (s.tile_end - s.tile_begin + kRoundTiles - 1) / kRoundTiles;
-    const int32_t first = s.tile_begin + kRoundTiles * (count * warp_ / Traits::kWarps);
-    const int32_t last = min(s.tile_end, s.tile_begin + kRoundTiles * (count * (warp_ + 1) / Traits::kWarps));
-    return {first, static_cast<int32_t>(opaque(last))};
+    const int32_t first = alone() ? 0 : count * warp_ / Traits::kWarps;
+    const int32_t last = alone() ? count : count * (warp_ + 1) / Traits::kWarps;
+    return {s.tile_begin + kRoundTiles * first,
+            static_cast<int32_t>(opaque(min(s.tile_end, s.tile_begin + kRoundTiles * last)))};
   }
 
   __device__ void attend(int32_t index) {
-    const detail::Segment& s = shared_.segments[index];
-    const Range range = warp_range(s);
-    const bool any_exact = attend_base(index, range);
-    if constexpr (Traits::kExact) {
-      if (any_exact) attend_exact(s, range.first, range.last);
-    }
+    const detail::Segment& s = segment(index);
+    attend_base(index, warp_range(s));
+    if constexpr (Traits::kExact) attend_exact(s, shared_.exact[index]);
   }
 
   /// Starts to copy this warp's tiles of a segment.
   __device__ __forceinline__ void start_copies(int32_t index) {
-    const detail::Segment& s = shared_.segments[index];
+    const detail::Segment& s = segment(index);
     const Range range = warp_range(s);
     copy_index_ = index;
     next_ = range.first, copy_last_ = range.last;
     copies_ = lane_copies(s.head);
     batch_first_ = kNoBatch;
+    if constexpr (Traits::kExact) {
+      if (lane_ == 0) shared_.exact[index][warp_].count = 0;
+      __syncwarp();
+    }
   }
 
-  /// The next round from `tile` on that has base pages, or one at or beyond `last`, and the lane's page.
-  __device__ __forceinline__ Round next_round(const detail::Segment& s, int32_t tile, int32_t last, int32_t& entry,
-                                              bool& any_exact) {
-    if constexpr (!Traits::kExact) {
-      if (tile < last) entry = lane_entry(s, tile);
-      return {tile, 0};
-    } else {
-      for (; tile < last; tile += kRoundTiles) {
-        entry = lane_entry(s, tile);
-        const uint32_t exact = __ballot_sync(0xffffffffu, is_exact_page(entry));
-        if (exact == 0) return {tile, 0};
-        any_exact = true;
-        if (is_exact_page(entry)) prefetch_exact(s, tile, entry);
-        if (exact == 0xffffffffu) continue;
-        // A dead tile is read from its neighbour's page.
-        const int32_t other = __shfl_sync(0xffffffffu, entry, __ffs(~exact) - 1);
-        if (is_exact_page(entry)) entry = other;
-        return {tile, (exact & 1) | (exact >> 31) << 1};
+  /// Tiles of exact pages are dead in their round: their bits. They go to the warp's list, and lanes that should copy
+  /// from such a page copy from a neighbour's.
+  __device__ __forceinline__ uint32_t leave_out_exact(const detail::Segment& s, int32_t& entry) {
+    const uint32_t exact = __ballot_sync(0xffffffffu, is_exact_page(entry));
+    if (exact == 0) return 0;
+    constexpr int kLanes = 32 / kRoundTiles;
+    typename Traits::ExactTiles& list = shared_.exact[copy_index_][warp_];
+    uint32_t dead = 0;
+#pragma unroll
+    for (int r = 0; r < kRoundTiles; ++r) {
+      if ((exact >> kLanes * r & 1) == 0) continue;
+      dead |= 1u << r;
+      if (next_ + r >= copy_last_) continue;
+      if (lane_ == kLanes * r) {
+        if (list.count < kListed) list.tiles[list.count] = make_int2(next_ + r, entry);
+        ++list.count;
       }
-      return {tile, 0};
+      __syncwarp();
     }
+    if (is_exact_page(entry)) prefetch_exact(s, next_, entry);
+    const int32_t other = __shfl_sync(0xffffffffu, entry, exact == 0xffffffffu ? 0 : __ffs(~exact) - 1);
+    if (is_exact_page(entry)) entry = other;
+    return dead;
+  }
+  static constexpr int kListed = sizeof(Traits::ExactTiles::tiles) / sizeof(int2);
+  static constexpr uint32_t kAllDead = (1u << kRoundTiles) - 1;
+
+  /// Copies the warp's next round to stage `to`, as the given one of those under way. Where the segment has no more
+  /// rounds the next segment's follow, so that stages hold rounds without gaps until that one is exhausted, too.
+  __device__ __forceinline__ void copy_next(int32_t index, uint32_t to, int under_way) {
+    if (next_ >= copy_last_ && copy_index_ == index) start_copies(index == 2 ? 0 : index + 1);
+    if (next_ >= copy_last_) return;
+    const detail::Segment& s = segment(copy_index_);
+    int32_t entry = lane_entry(s, next_);
+    uint32_t dead = 0;
+    if constexpr (Traits::kExact) {
+      dead = leave_out_exact(s, entry);
+      dead_ |= dead << kRoundTiles * under_way;
+    }
+    if (dead != kAllDead) copy_round(copies_, to, next_, entry);
+    next_ += kRoundTiles;
   }
 
-  /// Copies the warp's next round to stage `to`; returns which it is. Where the segment has no more rounds the next
-  /// segment's follow, so that stages hold rounds without gaps until that one is exhausted, too.
-  __device__ __forceinline__ Round copy_next(int32_t index, uint32_t to, bool& any_exact) {
-    if constexpr (!Traits::kExact) {
-      if (next_ >= copy_last_ && copy_index_ == index) start_copies(index == 2 ? 0 : index + 1);
-    }
-    int32_t entry = 0;
-    const Round round = next_round(shared_.segments[copy_index_], next_, copy_last_, entry, any_exact);
-    next_ = round.tile;
-    if (round.tile < copy_last_) {
-      copy_round(copies_, to, round.tile, entry);
-      next_ += kRoundTiles;
-    }
-    return round;
-  }
-
-  /// Pages of the base pool, through a ring of stages; returns whether there are exact ones too. Those are a second
-  /// loop, so that they cost the first no registers.
-  __device__ __forceinline__ bool attend_base(int32_t index, const Range& range) {
-    const detail::Segment& s = shared_.segments[index];
-    // Asked for before the tiles, which are many more bytes.
-    const auto fetched = fetch_queries(s);
-    RoundQueue<Traits::kExact, kAhead> under_way;
-    bool any_exact = false;
+  /// Pages of the base pool, through a ring of stages. Exact ones are a second loop, so that they cost the first no
+  /// registers.
+  __device__ __forceinline__ void attend_base(int32_t index, const Range& range) {
+    const detail::Segment& s = segment(index);
     // Rounds that were copied while the last segment was at work follow each other from stage from_ on.
     int32_t ahead = 0;
     if (copy_index_ == index)
       ahead = (next_ - range.first) / kRoundTiles;
     else
       start_copies(index);
-#pragma unroll
+    // Asked for before the tiles, which are many more bytes.
+    const auto scales = fetch_scales(s);
+    copy_queries(s, to_);
+    commit_copies();
+#pragma unroll 1
     for (int i = 0; i < kAhead; ++i) {
-      if (i >= ahead) under_way.push(copy_next(index, stage_after(from_, i), any_exact), i);
+      if (i >= ahead) copy_next(index, stage_after(from_, i), i);
       commit_copies();
     }
-    start_queries(s, fetched);
+    wait_copies<kAhead>();
+    start_queries(s, to_, scales);
     const LaneRead k_read = KTile<KCodec, kHeadDim>::lane_read(g_, t_);
     const LaneRead v_read = VTile<VCodec, kHeadDim>::lane_read(g_, t_);
     // Rounds whose keys all rows see and that are this warp's alone.
     const int32_t last = range.last;
     const int32_t full_begin = s.full_begin, full_last = min(s.full_end, last) - kRoundTiles;
-    for (Round now = under_way.front(range.first); now.tile < last; now = under_way.front(now.tile + kRoundTiles)) {
+    for (int32_t tile = range.first; tile < last; tile += kRoundTiles) {
       wait_copies<kAhead - 1>();
       __syncwarp();
-      under_way.pop_and_push(copy_next(index, to_, any_exact));
+      const uint32_t dead = Traits::kExact ? dead_ & kAllDead : 0;
+      if constexpr (Traits::kExact) dead_ >>= kRoundTiles;
+      copy_next(index, to_, kAhead - 1);
       commit_copies();
 
       float c[kRoundTiles][kRowTiles][4];
@@ -335,7 +324,7 @@ class DecodeTiles : protected DecodePages<Traits> {
         k.load(k_rows, k_rows + Traits::kKScales, k_read);
         products(k, c[r]);
       }
-      if (now.tile < full_begin || now.tile > full_last || now.dead != 0) mask_round(s, now, last, from_, c);
+      if (tile < full_begin || tile > full_last || dead != 0) mask_round(s, tile, dead, last, from_, c);
       softmax(c);
 #pragma unroll
       for (int r = 0; r < kRoundTiles; ++r) {
@@ -347,7 +336,6 @@ class DecodeTiles : protected DecodePages<Traits> {
       to_ = from_;
       from_ = stage_after(from_, 1);
     }
-    return any_exact;
   }
 
   __device__ __forceinline__ uint32_t stage_after(uint32_t stage, int count) const {
@@ -358,13 +346,13 @@ class DecodeTiles : protected DecodePages<Traits> {
 
   /// Hides what a round's tiles must not show. Slots past the length may hold anything, NaN included, and 0 * NaN is
   /// NaN, so their values become zeros in the stage.
-  __device__ __forceinline__ void mask_round(const detail::Segment& s, Round round, int32_t last, uint32_t stage,
-                                             float (&c)[kRoundTiles][kRowTiles][4]) const {
-    uint32_t bits = visible<kRoundTiles>(s, round.tile);
+  __device__ __forceinline__ void mask_round(const detail::Segment& s, int32_t first, uint32_t dead_tiles, int32_t last,
+                                             uint32_t stage, float (&c)[kRoundTiles][kRowTiles][4]) const {
+    uint32_t bits = visible<kRoundTiles>(s, first);
 #pragma unroll
     for (int r = 0; r < kRoundTiles; ++r) {
-      const int32_t tile = round.tile + r;
-      const bool dead = tile >= last || (round.dead >> r & 1) != 0;
+      const int32_t tile = first + r;
+      const bool dead = tile >= last || (dead_tiles >> r & 1) != 0;
       if (dead) bits &= ~(((1u << 4 * kRowTiles) - 1) << 4 * kRowTiles * r);
       const int32_t live = dead ? 0 : s.kv_len - tile * Traits::kTileTokens;
       if (live < Traits::kTileTokens)
@@ -375,14 +363,47 @@ class DecodeTiles : protected DecodePages<Traits> {
     __syncwarp();
   }
 
-  __device__ void attend_exact(const detail::Segment& s, int32_t first, int32_t last) {
-    leave_base_units();
-    batch_first_ = kNoBatch;
-    const PoolParams& pool = p_.exact;
-    const int32_t in_page = (1 << p_.page_shift) - 1;
-    for (int32_t tile = first; tile < last; ++tile) {
+  /// Which tiles of exact pages are left to this warp: those of its range from `tile` on, then from the lists of warps
+  /// from `warp` on the ones whose turn it has.
+  struct ExactCursor {
+    int32_t tile, last, warp, turn;
+  };
+  using ExactLists = typename Traits::ExactTiles[Traits::kExact ? Traits::kWarps : 1];
+  /// The next tile and its page-table entry; no tile is -1.
+  __device__ __forceinline__ int2 next_exact(const detail::Segment& s, const ExactLists& lists, ExactCursor& cursor) {
+    while (cursor.tile < cursor.last) {
+      const int32_t tile = cursor.tile++;
       const int32_t entry = __shfl_sync(0xffffffffu, lane_entry(s, tile), 0);
-      if (!is_exact_page(entry)) continue;
+      if (is_exact_page(entry)) return make_int2(tile, entry);
+    }
+    for (; cursor.warp <= (alone() ? warp_ : Traits::kWarps - 1); ++cursor.warp) {
+      const int32_t count = lists[cursor.warp].count <= kListed ? lists[cursor.warp].count : 0;
+      if (cursor.turn < count) {
+        const int2 found = lists[cursor.warp].tiles[cursor.turn];
+        cursor.turn += alone() ? 1 : Traits::kWarps;
+        return found;
+      }
+      cursor.turn -= count;
+    }
+    return make_int2(-1, 0);
+  }
+
+  /// Tiles of exact pages mostly lie side by side, so the team's warps take turns. A warp with more of them than its
+  /// list holds keeps them all.
+  __device__ void attend_exact(const detail::Segment& s, const ExactLists& lists) {
+    sync_team();
+    const Range range = warp_range(s);
+    const bool listed = lists[warp_].count <= kListed;
+    ExactCursor cursor{listed ? range.last : range.first, range.last, alone() ? warp_ : 0, alone() ? 0 : warp_};
+    // The table's entries that the warp holds belong to what it copies.
+    const int32_t held_first = batch_first_, held_entry = batch_entry_;
+    batch_first_ = kNoBatch;
+    int2 next = next_exact(s, lists, cursor);
+    if (next.x >= 0) leave_base_units();
+    for (; next.x >= 0; next = next_exact(s, lists, cursor)) {
+      const int32_t tile = next.x, entry = next.y;
+      const PoolParams& pool = p_.exact;
+      const int32_t in_page = (1 << p_.page_shift) - 1;
       const uint8_t* page = page_of(pool, entry);
       const int32_t token = tile * Traits::kTileTokens;
       ExactKTile<kLaneDims, kHeadDim> k;
@@ -404,12 +425,14 @@ class DecodeTiles : protected DecodePages<Traits> {
       softmax(c);
       accumulate(v, c[0]);
     }
+    batch_first_ = held_first, batch_entry_ = held_entry;
   }
 
   /// One stage holds sums between segments while the others hold what was copied ahead.
   static constexpr int kAhead = Traits::kStages - 1;
   LaneCopies copies_;
   const uint32_t q_lane_ = shared_address(&shared_.q[0][0][Traits::kSharedRows ? lane_ : 0]);
+  uint32_t dead_ = 0;        ///< Tiles of exact pages in the rounds under way, oldest first.
   int32_t copy_index_ = -1;  ///< Of the segment whose tiles are copied, this one or the following.
   int32_t next_ = 0, copy_last_ = 0;
   uint32_t from_ = stages_, to_ = stages_ + kAhead * Traits::kStageBytes;

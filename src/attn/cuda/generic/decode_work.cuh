@@ -25,23 +25,36 @@ struct Segment {
   int32_t full_begin, full_end;     ///< Tiles whose keys every row sees.
 };
 
+/// a / b, for quotients below 2^20: a division proper is a long piece of code, and at an item's start nothing hides it.
+__device__ __forceinline__ int32_t divide(int32_t a, int32_t b) {
+  const auto quotient = static_cast<int32_t>(__fdividef(static_cast<float>(a), static_cast<float>(b)));
+  const int32_t rest = a - quotient * b;
+  return quotient + (rest >= b ? 1 : 0) - (rest < 0 ? 1 : 0);
+}
 __device__ __forceinline__ int32_t divide_up(int32_t a, int32_t b) { return (a + b - 1) / b; }
 
-/// All work, cut into equal chunks, one a block. Positions count tiles of items in order.
+/// All work, cut into equal chunks, one a block or one a warp. Positions count tiles of items in order.
 struct Chunks {
   int32_t total;  ///< Positions.
   int32_t
       item;  ///< Positions of an item, in so far as items are alike and no chunk crosses from one to another; else 0.
   int32_t size;
+  bool alone;  ///< Chunks are whole items, one a warp.
 };
 
 /// `item` is the tiles of an item where all items are alike, else 0. Whole items, or whole parts of an item, save a
-/// block its second prologue and a merge, unless too many blocks would have no work.
-__device__ __forceinline__ Chunks cut_work(int32_t total, int32_t item, int32_t num_items, int32_t num_blocks,
-                                           int32_t least) {
-  if (total <= least * num_blocks) {  // Latency counts, and divisions with it.
-    const int32_t padded = item < least ? 0 : divide_up(item, least) * least;
-    return {padded > 0 ? num_items * padded : total, padded, least};
+/// block its second prologue and a merge, unless too many blocks would have no work. Where there are items enough for
+/// every warp, warps need not even merge with each other.
+template <int kWarps, int kLeast, int kMostAlone>
+__device__ __forceinline__ Chunks cut_work(int32_t total, int32_t item, int32_t num_items, int32_t num_blocks) {
+  if (kMostAlone > 0 && item > 0) {
+    const int32_t warps = kWarps * num_blocks, items = divide(num_items + warps - 1, warps);
+    if (items <= kMostAlone && int64_t{10} * items * item * warps <= int64_t{11} * total)
+      return {total, item, items * item, true};
+  }
+  if (total <= kLeast * num_blocks) {  // Latency counts, and divisions with it.
+    const int32_t padded = item < kLeast ? 0 : divide_up(item, kLeast) * kLeast;
+    return {padded > 0 ? num_items * padded : total, padded, kLeast, false};
   }
   const int32_t share = divide_up(total, num_blocks);
   if (item > 0) {
@@ -50,9 +63,9 @@ __device__ __forceinline__ Chunks cut_work(int32_t total, int32_t item, int32_t 
     const int32_t size = parts > 1 ? divide_up(item, parts) : items * item;
     const int32_t padded = size < item ? divide_up(item, size) * size : item;
     const int32_t positions = num_items * padded;
-    if (10 * size <= 11 * share) return {positions, padded, size};
+    if (10 * size <= 11 * share) return {positions, padded, size, false};
   }
-  return {total, 0, share};
+  return {total, 0, share, false};
 }
 
 /// Scores may exceed the running reference by this much (a factor 2^8) before it moves: P stays within f16.
@@ -108,6 +121,25 @@ class DecodeContext {
   float offset_[kRowTiles][2], outgrown_[Traits::kSharedRows ? 1 : kRowTiles][2];
   float sum_[kRowTiles][2];
 
+  // A team is the warps that work on the same segment: a block's, or one alone.
+  __device__ __forceinline__ bool alone() const { return Traits::kAlone && shared_.chunks.alone; }
+  __device__ __forceinline__ int32_t chunk() const {
+    return static_cast<int32_t>(alone() ? warp_ * gridDim.x + blockIdx.x : blockIdx.x);
+  }
+  __device__ __forceinline__ void sync_team() const {
+    if (alone())
+      __syncwarp();
+    else
+      __syncthreads();
+  }
+  /// What the team works on, and then: three segments in turn; registers are dearer than shared memory.
+  __device__ __forceinline__ detail::Segment& segment(int32_t index) const {
+    if constexpr (Traits::kOneSegment)
+      return shared_.segments[!alone() ? index : index == 0 ? warp_ : Traits::kWarps];
+    else
+      return shared_.segments[(alone() ? 3 * warp_ : 0) + index];
+  }
+
   __device__ __forceinline__ float bias(int n, int j) const { return shared_.bias[warp_][8 * n + 2 * t_ + j]; }
   __device__ __forceinline__ float reference(int n, int j) const { return bias(n, j) - offset_[n][j]; }
   __device__ __forceinline__ void set_reference(int n, int j, float reference) {
@@ -124,7 +156,9 @@ class DecodeWork : protected DecodeContext<Traits> {
   using Base = DecodeContext<Traits>;
   static constexpr int kHeadDim = Traits::kHeadDim;
   static constexpr int kRows = Traits::kRows;
+  using Base::alone;
   using Base::Base;
+  using Base::chunk;
   using Base::lane_;
   using Base::p_;
   using Base::prefix_;
@@ -151,6 +185,20 @@ class DecodeWork : protected DecodeContext<Traits> {
     return e;
   }
 
+  __device__ __forceinline__ detail::Chunks cut(int32_t total, int32_t item, int32_t num_items) const {
+    constexpr int kMostAlone = !Traits::kAlone ? 0 : Traits::kOneSegment ? 1 : 1 << 20;
+    return detail::cut_work<Traits::kWarps, Traits::kMinShare, kMostAlone>(total, item, num_items,
+                                                                           static_cast<int32_t>(gridDim.x));
+  }
+  __device__ __forceinline__ static int32_t inclusive_sum(int32_t sum, int32_t lane) {
+#pragma unroll
+    for (int32_t delta = 1; delta < 32; delta *= 2) {
+      const int32_t other = __shfl_up_sync(0xffffffffu, sum, delta);
+      if (lane >= delta) sum += other;
+    }
+    return sum;
+  }
+
   /// prefix_[r] = positions before request r, and the chunks; every block computes the same.
   __device__ void scan_lengths() {
     const int32_t per_thread = (p_.num_requests + Traits::kThreads - 1) / Traits::kThreads;
@@ -167,12 +215,7 @@ class DecodeWork : protected DecodeContext<Traits> {
       num_items += items;
       least = min(least, tiles), most = max(most, tiles);
     }
-    int32_t inclusive = sum;
-#pragma unroll
-    for (int32_t delta = 1; delta < 32; delta *= 2) {
-      const int32_t other = __shfl_up_sync(0xffffffffu, inclusive, delta);
-      if (lane_ >= delta) inclusive += other;
-    }
+    const int32_t inclusive = inclusive_sum(sum, lane_);
     num_items = __reduce_add_sync(0xffffffffu, num_items);
     least = __reduce_min_sync(0xffffffffu, least), most = __reduce_max_sync(0xffffffffu, most);
     if (lane_ == 31) shared_.scan[warp_] = make_int4(inclusive, num_items, least, most);
@@ -186,8 +229,7 @@ class DecodeWork : protected DecodeContext<Traits> {
       total += other.x, num_items += other.y;
       least = min(least, other.z), most = max(most, other.w);
     }
-    const detail::Chunks chunks = detail::cut_work(total, least == most ? most : 0, num_items,
-                                                   static_cast<int32_t>(gridDim.x), Traits::kMinShare);
+    const detail::Chunks chunks = cut(total, least == most ? most : 0, num_items);
     for (int32_t r = first; r < last; ++r) {
       running += prefix_[r + 1];
       prefix_[r + 1] = chunks.item > 0 ? running / most * chunks.item : running;
@@ -202,7 +244,7 @@ class DecodeWork : protected DecodeContext<Traits> {
   /// The segment at `position` or the first one after it that has tiles; without tiles: the block has none.
   __device__ detail::Segment next_segment(int32_t position) const {
     const detail::Chunks& chunks = shared_.chunks;
-    const int32_t end = min((static_cast<int32_t>(blockIdx.x) + 1) * chunks.size, chunks.total);
+    const int32_t end = min((chunk() + 1) * chunks.size, chunks.total);
     detail::Segment s{};
     for (s.next = position; s.next < end && s.tile_begin >= s.tile_end;) s = find_segment(s.next, end);
     return s;
@@ -219,10 +261,10 @@ class DecodeWork : protected DecodeContext<Traits> {
     const detail::Chunks& chunks = shared_.chunks;
     const int32_t positions = chunks.item > 0 ? chunks.item : e.tiles();
     const int32_t offset = position - prefix_[low];
-    const int32_t item = offset < positions ? 0 : offset / positions;
+    const int32_t item = detail::divide(offset, positions);
     detail::Segment s;
     s.request = low;
-    s.head = e.row_tiles == 1 ? item : item / e.row_tiles;
+    s.head = detail::divide(item, e.row_tiles);
     s.row_tile = item - s.head * e.row_tiles;
     s.q_begin = e.q_begin, s.q_len = e.q_len, s.kv_len = e.kv_len, s.global_len = e.global_len;
     s.first_page = e.first_key >> p_.page_shift;
@@ -230,10 +272,10 @@ class DecodeWork : protected DecodeContext<Traits> {
     s.next = min(end, item_begin + positions);
     s.tile_begin = e.tile_begin + position - item_begin;
     s.tile_end = min(e.tile_end, s.tile_begin + (s.next - position));
-    const auto chunk = static_cast<int32_t>(blockIdx.x);
+    const int32_t chunk = this->chunk(), begin = chunk * chunks.size;
     const int32_t last = item_begin + e.tiles() - 1;
-    s.first_chunk = item_begin >= chunk * chunks.size ? chunk : item_begin / chunks.size;
-    s.last_chunk = last < end ? chunk : last / chunks.size;
+    s.first_chunk = chunk - detail::divide(max(begin - item_begin, 0) + chunks.size - 1, chunks.size);
+    s.last_chunk = chunk + detail::divide(max(last - begin, 0), chunks.size);
     // Before the draft block, and inside the window of the newest row (tree rows lie within the block).
     const int32_t seen = owned_keys(e.global_len - e.q_len, p_.cp_rank, p_.cp_size, p_.cp_interleave);
     const int32_t gone =
