@@ -104,6 +104,7 @@ struct KvCacheSet::Impl {
   Status create_groups(const ModelConfig& config);
   Status create_layers(const ModelConfig& config);
   Status create_constants(Layer& layer, const LayerGroup& group, const LayerProfile& profile);
+  Status create_scales(Layer& layer, const LayerGroup& group, const CheckpointScales::Layer& scales);
   Status create_tables();
   void fill_tables(std::span<const StepRow> rows);
   void pad_tables(StepPadding padding);

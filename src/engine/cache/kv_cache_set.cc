@@ -19,6 +19,10 @@ bool takes_from_profile(const attn::KvSpec& spec, const KvCacheOptions& options)
   return spec_wants_profile(spec) || options.profile_is_explicit;
 }
 
+bool takes_from_checkpoint(const attn::KvSpec& spec, const KvCacheOptions& options) {
+  return options.checkpoint_scales != nullptr && spec.quantised() && !takes_from_profile(spec, options);
+}
+
 }  // namespace
 
 Status KvCacheSet::Impl::create_groups(const ModelConfig& config) {
@@ -95,6 +99,9 @@ Status KvCacheSet::Impl::create_layers(const ModelConfig& config) {
       }
       if (takes_from_profile(group.info.spec, options)) {
         KVANT_RETURN_IF_ERROR(create_constants(layer, group.info, options.profile->layers[static_cast<size_t>(index)]));
+      } else if (takes_from_checkpoint(group.info.spec, options)) {
+        KVANT_RETURN_IF_ERROR(
+            create_scales(layer, group.info, options.checkpoint_scales->layers[static_cast<size_t>(index)]));
       }
     }
   }
@@ -123,6 +130,21 @@ Status KvCacheSet::Impl::create_constants(Layer& layer, const LayerGroup& group,
   return {};
 }
 
+Status KvCacheSet::Impl::create_scales(Layer& layer, const LayerGroup& group, const CheckpointScales::Layer& scales) {
+  const attn::KvLayout& layout = group.desc.layout;
+  const auto heads = static_cast<size_t>(layout.num_kv_heads);
+  std::vector<float> values;
+  for (const auto& [of_heads, format] : {std::pair(&scales.k, layout.k_format), std::pair(&scales.v, layout.v_format)})
+    for (size_t head = 0; head < heads; ++head) {
+      const float scale = (*of_heads)[of_heads->size() == 1 ? 0 : head];
+      values.push_back(scale_between(options.checkpoint_scales->format, format, scale));
+    }
+  KVANT_ASSIGN_OR_RETURN(layer.constants, upload(values, "scales of the KV cache", stream));
+  const auto* at = layer.constants.as<const float>();
+  layer.view.scales = {.k = at, .v = at + heads, .count = layout.num_kv_heads};
+  return {};
+}
+
 KvCacheSet::KvCacheSet(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 KvCacheSet::~KvCacheSet() = default;
 
@@ -134,6 +156,7 @@ Result<std::unique_ptr<KvCacheSet>> KvCacheSet::create(const ModelConfig& config
                                options.max_sequences, options.max_tokens));
   }
   if (options.profile != nullptr) KVANT_FAIL_IF_ERROR(options.profile->check_shapes(config));
+  KVANT_CHECK(options.checkpoint_scales == nullptr || options.checkpoint_scales->layers.size() == config.layers.size());
   auto impl = std::make_unique<Impl>();
   impl->options = options;
   limits.max_pages_per_request = (options.max_tokens + options.page_size - 1) / options.page_size;
@@ -414,6 +437,8 @@ std::string KvCacheSet::route() const { return impl_->plans.routes(); }
 std::string KvCacheSet::scale_source() const {
   if (uses_profile())
     return fmt::format("profile {} ({} tokens)", impl_->options.profile->id, impl_->options.profile->tokens);
+  if (const int32_t used = num_checkpoint_scales(); used > 0)
+    return fmt::format("checkpoint ({} of {} used)", used, impl_->options.checkpoint_scales->num_tensors());
   bool quantised = false, plain = true;
   for (const LayerGroup& group : impl_->infos) {
     if (!group.spec.quantised()) continue;
@@ -422,6 +447,19 @@ std::string KvCacheSet::scale_source() const {
   }
   if (!quantised) return "none";
   return plain ? "1.0 (plain)" : "1.0";
+}
+
+int32_t KvCacheSet::num_checkpoint_scales() const {
+  int32_t used = 0;
+  for (const LayerGroup& group : impl_->infos) {
+    if (!takes_from_checkpoint(group.spec, impl_->options)) continue;
+    for (const int32_t index : group.layers) {
+      const CheckpointScales::Layer& layer = impl_->options.checkpoint_scales->layers[static_cast<size_t>(index)];
+      if (attn::info(group.spec.k_format).quantised) used += layer.k_tensors;
+      if (attn::info(group.spec.v_format).quantised) used += layer.v_tensors;
+    }
+  }
+  return used;
 }
 
 bool KvCacheSet::uses_profile() const {

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/cache/checkpoint_scales.h"
 #include "engine/cache/layer_groups.h"
 #include "engine/cache/page_allocator.h"
 #include "engine/cache/profile.h"
@@ -39,6 +40,8 @@ struct KvCacheOptions {
   std::shared_ptr<const KvProfile> profile;  ///< Shared by the caches of one model. Ignored by 16-bit and plain specs.
   /// The user named the profile: FP8 specs without conditioning take their scales from it too, instead of 1.
   bool profile_is_explicit = false;
+  /// Scales of a checkpoint, for layers that take none from a profile.
+  std::shared_ptr<const CheckpointScales> checkpoint_scales = nullptr;
   bool batch_invariant = false;
   uint64_t id = 0;  ///< Given by the runner.
 };
@@ -149,9 +152,12 @@ class KvCacheSet {
   double effective_bytes_per_token(int32_t length) const;
   /// Attention routes of the groups, joined by ", ".
   std::string route() const;
+  /// How many of the checkpoint's scale tensors are in effect.
+  int32_t num_checkpoint_scales() const;
   /// True when scales or conditioners come from the profile.
   bool uses_profile() const;
-  /// "profile 1f2e... (998 tokens)", "1.0", "1.0 (plain)", or "none" for a cache without scales.
+  /// "profile 1f2e... (998 tokens)", "checkpoint (64 of 64 used)", "1.0", "1.0 (plain)", or "none" for a cache without
+  /// scales.
   std::string scale_source() const;
   /// Pages in use over all groups.
   int64_t base_pages_used() const;
