@@ -142,8 +142,11 @@ Value Evaluator::call_method(const Expression& call) {
       return list(std::move(values));
     }
   }
+  if (name == "append" && std::holds_alternative<ListPtr>(object))
+    return fail("a list cannot be changed ('append'), as in Jinja's sandbox");
   const Text* subject = as_text(object);
   if (subject == nullptr) return fail(fmt::format("a {} has no method '{}'", type_name(object), name));
+  if (name == "format") return format(*subject, given);
   if (name == "upper") return text(change_case(*subject, Case::kUpper));
   if (name == "lower") return text(change_case(*subject, Case::kLower));
   if (name == "title") return text(change_case(*subject, Case::kTitle));
@@ -174,6 +177,51 @@ Value Evaluator::call_method(const Expression& call) {
     return list(std::move(parts));
   }
   return fail(fmt::format("a string has no method '{}'", name));
+}
+
+/// Python's str.format with the fields {} and {0}; others are refused.
+Value Evaluator::format(const Text& pattern, const Given& given) {
+  Text out;
+  size_t next = 0;
+  for (size_t at = 0; at < pattern.size() && !failed() && static_cast<int64_t>(out.size()) <= text_left_;) {
+    const char c = pattern.bytes[at];
+    const bool doubled = at + 1 < pattern.size() && pattern.bytes[at + 1] == c;
+    if (c != '{' && c != '}') {
+      out.append(pattern.slice(at++, 1));
+    } else if (doubled) {
+      out.append(pattern.slice(at, 1));
+      at += 2;
+    } else {
+      const size_t end = pattern.bytes.find('}', at);
+      if (c == '}' || end == std::string::npos) return fail("format(): a single brace");
+      const std::string_view field = std::string_view(pattern.bytes).substr(at + 1, end - at - 1);
+      size_t position = next;
+      const auto [stop, error] = std::from_chars(field.data(), field.data() + field.size(), position);
+      if (!field.empty() && (error != std::errc() || stop != field.data() + field.size()))
+        return fail(fmt::format("format(): the field '{{{}}}' is not supported", field));
+      if (field.empty()) ++next;
+      if (position >= given.size() || !given[position]) return fail("format(): more fields than arguments");
+      append(out, *given[position]);
+      at = end + 1;
+    }
+  }
+  return failed() ? Value() : text(std::move(out));
+}
+
+/// The first of the smallest or largest items; case of letters does not count.
+Value Evaluator::extreme(const std::vector<Value>& items, bool largest) {
+  const auto key = [](const Value& value) {
+    const Text* subject = as_text(value);
+    return subject == nullptr ? value : make_text(change_case(*subject, Case::kLower));
+  };
+  if (items.empty()) return Undefined{"item"};
+  size_t best = 0;
+  for (size_t i = 1; i < items.size(); ++i) {
+    const auto sign = order(key(items[i]), key(items[best]));
+    if (!sign) return fail(fmt::format("{} and {} have no order", type_name(items[i]), type_name(items[best])));
+    if (largest ? *sign > 0 : *sign < 0) best = i;
+  }
+  return items[best];
 }
 
 Value Evaluator::replace(const Text& object, const Given& given) {
@@ -295,6 +343,7 @@ Value Evaluator::apply_filter(std::string_view name, const Value& object, const 
   if (!items) return Undefined{};
   if (name == "first") return items->empty() ? Value(Undefined{"first item"}) : items->front();
   if (name == "last") return items->empty() ? Value(Undefined{"last item"}) : items->back();
+  if (name == "min" || name == "max") return extreme(*items, name == "max");
   if (name == "unique") {
     std::vector<Value> kept;
     for (Value& item : *items) {

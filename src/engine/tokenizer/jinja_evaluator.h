@@ -73,6 +73,8 @@ class Evaluator {
   Value to_json(const Value& object, const Given& given);
   Value sort(const Value& object, const Given& given);
   Value join(const Value& object, const Given& given);
+  Value format(const Text& pattern, const Given& given);
+  Value extreme(const std::vector<Value>& items, bool largest);
   Value replace(const Text& object, const Given& given);
   Value range(const Given& given);
   bool test(std::string_view name, const Value& object, const std::optional<Value>& argument);

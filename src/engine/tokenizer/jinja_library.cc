@@ -25,6 +25,8 @@ constexpr LibraryEntry kEntries[] = {
     {kFilter, "list"},
     {kFilter, "lower"},
     {kFilter, "map", 1, 1, "attribute"},
+    {kFilter, "max"},
+    {kFilter, "min"},
     {kFilter, "reject", 1, 2},
     {kFilter, "rejectattr", 1, 3},
     {kFilter, "replace", 2, 3, "old new count"},
@@ -64,9 +66,11 @@ constexpr LibraryEntry kEntries[] = {
     {kTest, "true"},
     {kTest, "undefined"},
 
+    {kMethod, "append", 1, 1},  // refused when called, as in Jinja's sandbox
     {kMethod, "capitalize"},
     {kMethod, "cycle", 1, kMany},  // of loop
     {kMethod, "endswith", 1, 1},
+    {kMethod, "format", 0, kMany},
     {kMethod, "get", 1, 2},
     {kMethod, "items"},
     {kMethod, "keys"},
