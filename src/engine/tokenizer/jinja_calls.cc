@@ -142,8 +142,8 @@ Value Evaluator::call_method(const Expression& call) {
       return list(std::move(values));
     }
   }
-  if (name == "append" && std::holds_alternative<ListPtr>(object))
-    return fail("a list cannot be changed ('append'), as in Jinja's sandbox");
+  if (name == "append" || name == "pop")
+    return fail(fmt::format("a {} cannot be changed ('{}'), as in Jinja's sandbox", type_name(object), name));
   const Text* subject = as_text(object);
   if (subject == nullptr) return fail(fmt::format("a {} has no method '{}'", type_name(object), name));
   if (name == "format") return format(*subject, given);

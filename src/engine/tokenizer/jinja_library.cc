@@ -76,6 +76,7 @@ constexpr LibraryEntry kEntries[] = {
     {kMethod, "keys"},
     {kMethod, "lower"},
     {kMethod, "lstrip", 0, 1},
+    {kMethod, "pop", 0, 2},  // as append
     {kMethod, "replace", 2, 3},
     {kMethod, "rstrip", 0, 1},
     {kMethod, "split", 0, 2, "sep maxsplit"},

@@ -126,7 +126,7 @@ TEST(ChatTemplate, RefusesUnknownConstructsByNameAndLine) {
       {"\n\n{% call x() %}{% endcall %}", "'call'"},
       {"\n\n{{ a | frobnicate }}", "'frobnicate'"},
       {"\n\n{% if a is weird %}{% endif %}", "'weird'"},
-      {"\n\n{{ a.append(1) }}", "'append'"},
+      {"\n\n{{ a.insert(1) }}", "'insert'"},
       {"\n\n{{ lipsum() }}", "'lipsum'"},
       {"\n\n{{ a | tojson(foo=1) }}", "'foo'"},
       {"\n\n{% for x in y recursive %}{% endfor %}", "'recursive'"},
