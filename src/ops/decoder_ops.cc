@@ -20,10 +20,6 @@ Status check_width(const char* what, int64_t width, Stream stream) {
           fmt::format("{} of {} channels: CUDA needs a multiple of 8; run on the CPU", what, width)};
 }
 
-void add_bias(float* row, const float* bias, int64_t width) {
-  if (bias != nullptr) add(row, bias, width, row);
-}
-
 void split_rows(const SplitQkvArgs& args, Stream stream) {
   const int64_t q_width = int64_t{args.num_q_heads} * args.head_dim_k;
   const int64_t k_width = int64_t{args.num_kv_heads} * args.head_dim_k;
@@ -33,7 +29,7 @@ void split_rows(const SplitQkvArgs& args, Stream stream) {
   for_row_blocks(args.num_tokens, width, stream, [&](int64_t begin, int64_t end) {
     for (int64_t token = begin; token < end; ++token) {
       float* row = qkv + token * width;
-      add_bias(row, args.bias, width);
+      if (args.bias != nullptr) add(row, args.bias, width, row);
       // One row here is one head: its norm runs on the calling thread.
       const auto norm_heads = [&](float* heads, int32_t count, const float* weight) {
         if (weight == nullptr) return;
@@ -73,10 +69,18 @@ Result<Embedding> Embedding::create(int64_t vocabulary, int64_t width, const Wei
   return embedding;
 }
 
-Status Embedding::run(const int32_t* tokens, int64_t num_tokens, float* out, Stream stream) const {
-  if (stream.cuda != nullptr) return cuda::embed(table_, tokens, num_tokens, width_, out, stream.cuda);
+Status Embedding::run(const int32_t* tokens, int64_t num_tokens, float scale, float* out, Stream stream) const {
+  if (stream.cuda != nullptr)
+    return cuda::embed(
+        {.table = table_, .tokens = tokens, .num_tokens = num_tokens, .width = width_, .scale = scale, .out = out},
+        stream.cuda);
   for_row_blocks(num_tokens, width_, stream, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) rows_(tokens[i], tokens[i] + 1, out + i * width_);
+    for (int64_t i = begin; i < end; ++i) {
+      float* row = out + i * width_;
+      rows_(tokens[i], tokens[i] + 1, row);
+      if (scale == 1.0f) continue;
+      for (int64_t channel = 0; channel < width_; ++channel) row[channel] *= scale;
+    }
   });
   return {};
 }
@@ -100,11 +104,39 @@ Status split_qkv(const SplitQkvArgs& args, Stream stream) {
   return {};
 }
 
-Status gate_silu(const GateArgs& args, Stream stream) {
+Status normalise_add(const NormAddArgs& args, Stream stream) {
+  KVANT_RETURN_IF_ERROR(check_width("a norm", args.dim, stream));
+  if (stream.cuda != nullptr) return cuda::normalise_add(args, stream.cuda);
+  for_row_blocks(args.num_rows, 2 * args.dim, stream, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      float* x = args.x + row * args.dim;
+      float* sum = args.sum + row * args.dim;
+      rms_norm_row(x, args.dim, args.weight, args.epsilon, x);
+      add(sum, x, args.dim, sum);
+    }
+  });
+  return {};
+}
+
+Status add_bias(float* x, int64_t num_rows, int64_t width, const float* bias, Stream stream) {
+  if (stream.cuda != nullptr) return cuda::add_bias(x, num_rows, width, bias, stream.cuda);
+  for_row_blocks(num_rows, width, stream, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) add(x + row * width, bias, width, x + row * width);
+  });
+  return {};
+}
+
+Status soft_cap(float* x, int64_t num_rows, int64_t width, float cap, Stream stream) {
+  if (stream.cuda != nullptr) return cuda::soft_cap(x, num_rows * width, cap, stream.cuda);
+  soft_cap_rows(x, num_rows, width, cap, stream);
+  return {};
+}
+
+Status apply_gate(const GateArgs& args, Stream stream) {
   KVANT_RETURN_IF_ERROR(check_width("a gated activation", args.size, stream));
-  if (stream.cuda != nullptr) return cuda::gate_silu(args, stream.cuda);
-  silu_mul_rows(static_cast<const float*>(args.gate_up), args.num_rows, args.size, static_cast<float*>(args.out),
-                stream);
+  if (stream.cuda != nullptr) return cuda::apply_gate(args, stream.cuda);
+  gate_rows(args.gate, static_cast<const float*>(args.gate_up), args.num_rows, args.size, static_cast<float*>(args.out),
+            stream);
   return {};
 }
 

@@ -7,6 +7,7 @@
 #include "kvant/core/dtype.h"
 #include "kvant/core/status.h"
 #include "kvant/core/stream.h"
+#include "ops/activation.h"
 #include "ops/linear.h"
 #include "ops/rope.h"
 
@@ -25,8 +26,8 @@ class Embedding {
   /// `rows` and `tied`, the head's layer when it has the same weight or null, must outlive the embedding.
   static Result<Embedding> create(int64_t vocabulary, int64_t width, const WeightRows& rows, const Linear* tied,
                                   Stream stream, LinearContext* context);
-  /// out [num_tokens, width]; tokens in [0, vocabulary) are trusted.
-  Status run(const int32_t* tokens, int64_t num_tokens, float* out, Stream stream) const;
+  /// out [num_tokens, width] = rows times `scale`; tokens in [0, vocabulary) are trusted.
+  Status run(const int32_t* tokens, int64_t num_tokens, float scale, float* out, Stream stream) const;
   /// Of memory that the embedding itself holds.
   int64_t bytes() const { return own_ == nullptr ? 0 : own_->weight_bytes(); }
 
@@ -49,6 +50,24 @@ struct NormArgs {
 /// out = x / sqrt(mean(x^2) + epsilon) * weight, row by row.
 Status normalise(const NormArgs& args, Stream stream);
 
+struct NormAddArgs {
+  float* x = nullptr;  ///< [num_rows, dim]; overwritten.
+  int64_t num_rows = 0;
+  int64_t dim = 0;
+  const float* weight = nullptr;  ///< [dim]
+  float epsilon = 0.0f;
+  float* sum = nullptr;  ///< [num_rows, dim]
+};
+/// sum += x / sqrt(mean(x^2) + epsilon) * weight, row by row: blocks whose output is normed before it joins the
+/// residual stream.
+Status normalise_add(const NormAddArgs& args, Stream stream);
+
+/// Adds `bias` [width] to each row of x [num_rows, width], fp32.
+Status add_bias(float* x, int64_t num_rows, int64_t width, const float* bias, Stream stream);
+
+/// x = cap * tanh(x / cap) over logits [num_rows, width].
+Status soft_cap(float* x, int64_t num_rows, int64_t width, float cap, Stream stream);
+
 struct SplitQkvArgs {
   void* qkv = nullptr;  ///< [num_tokens, (q + k) * head_dim_k + v * head_dim_v] activations; k and v stay here.
   void* q = nullptr;    ///< [num_tokens, num_q_heads, head_dim_k] activations
@@ -67,13 +86,14 @@ struct SplitQkvArgs {
 Status split_qkv(const SplitQkvArgs& args, Stream stream);
 
 struct GateArgs {
+  Gate gate;
   const void* gate_up = nullptr;  ///< [num_rows, 2 * size] activations, gate channels first
   int64_t num_rows = 0;
   int64_t size = 0;
   void* out = nullptr;  ///< [num_rows, size] activations
 };
-/// out = silu(gate) * up.
-Status gate_silu(const GateArgs& args, Stream stream);
+/// out = act(gate) * up.
+Status apply_gate(const GateArgs& args, Stream stream);
 
 /// Draws tokens of several rows on the device. Made once: holds what a draw needs.
 class DeviceArgmax {

@@ -81,6 +81,27 @@ std::vector<float> llama3_frequency_factors(int32_t dim, double theta, const Lla
   return factors;
 }
 
+std::vector<float> yarn_frequency_factors(int32_t dim, double theta, const YarnScaling& scaling) {
+  // The pair that turns this often in the original context.
+  const auto pair_of = [&](double turns) {
+    return dim * std::log(scaling.original_context / (turns * 2.0 * std::numbers::pi)) / (2.0 * std::log(theta));
+  };
+  double low = pair_of(scaling.fast_turns), high = pair_of(scaling.slow_turns);
+  if (scaling.whole_pairs) {
+    low = std::floor(low);
+    high = std::ceil(high);
+  }
+  low = std::max(low, 0.0);
+  high = std::min(high, dim - 1.0);
+  if (low == high) high += 0.001;
+  std::vector<float> factors(static_cast<size_t>(dim / 2));
+  for (size_t i = 0; i < factors.size(); ++i) {
+    const double kept = 1.0 - std::clamp((static_cast<double>(i) - low) / (high - low), 0.0, 1.0);
+    factors[i] = static_cast<float>(1.0 / (kept + (1.0 - kept) / scaling.factor));
+  }
+  return factors;
+}
+
 Rope::Rope(RopeParams params) : params_(std::move(params)), frequencies_(static_cast<size_t>(params_.dim / 2)) {
   KVANT_CHECK(params_.dim >= 0 && params_.dim % 2 == 0);
   KVANT_CHECK(params_.frequency_factors.empty() || params_.frequency_factors.size() == frequencies_.size());
@@ -116,7 +137,8 @@ Status Rope::set_positions(const int32_t* positions, int64_t num_tokens, Stream 
                                  .positions = positions,
                                  .num_tokens = num_tokens,
                                  .cosines = device_cosines(),
-                                 .sines = device_cosines() + table_size()},
+                                 .sines = device_cosines() + table_size(),
+                                 .scale = params_.scale},
                                 stream.cuda);
 }
 
@@ -128,8 +150,8 @@ void Rope::set_positions(std::span<const int32_t> positions) {
   for (size_t token = 0; token < positions.size(); ++token) {
     for (size_t i = 0; i < num_pairs; ++i) {
       const double angle = positions[token] * frequencies_[i];
-      cosines_[token * num_pairs + i] = static_cast<float>(std::cos(angle));
-      sines_[token * num_pairs + i] = static_cast<float>(std::sin(angle));
+      cosines_[token * num_pairs + i] = static_cast<float>(params_.scale * std::cos(angle));
+      sines_[token * num_pairs + i] = static_cast<float>(params_.scale * std::sin(angle));
     }
   }
 }

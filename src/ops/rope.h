@@ -21,6 +21,7 @@ struct RopeParams {
   double theta = 10000.0;
   RopePairs pairs = RopePairs::kHalves;
   std::vector<float> frequency_factors = {};  ///< [dim / 2], divides each pair's frequency; empty = 1.
+  double scale = 1.0;                         ///< Of turned channels.
 };
 
 /// Frequency factors of llama3 scaling: 1 above the high, `factor` below the low frequency bound, smooth between.
@@ -31,6 +32,17 @@ struct Llama3Scaling {
   double original_context = 8192.0;
 };
 std::vector<float> llama3_frequency_factors(int32_t dim, double theta, const Llama3Scaling& scaling);
+
+/// Frequency factors of YaRN: 1 for pairs that turn more than `fast_turns` times in the original context, `factor` for
+/// those that turn less than `slow_turns` times, a ramp over the pairs between.
+struct YarnScaling {
+  double factor = 1.0;
+  double original_context = 4096.0;
+  double fast_turns = 32.0;
+  double slow_turns = 1.0;
+  bool whole_pairs = true;  ///< The ramp starts and ends at whole pairs.
+};
+std::vector<float> yarn_frequency_factors(int32_t dim, double theta, const YarnScaling& scaling);
 
 /// Rotary position embedding of one step: sines and cosines are computed once per step and serve all layers.
 class Rope {

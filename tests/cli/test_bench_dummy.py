@@ -37,7 +37,20 @@ def test_every_cell_has_its_times(kvant: Callable, tmp_path: Path) -> None:
         assert row["kv_bytes"] > 0
 
 
-def test_what_the_decoder_lacks_is_refused(fails: Callable, tmp_path: Path) -> None:
+def test_experts_sinks_and_biases_run(kvant: Callable, tmp_path: Path) -> None:
     shape = tmp_path / "experts.json"
-    shape.write_text(json.dumps(SHAPE | {"num_experts": 8}))
-    assert "8 experts" in fails(3, "bench", "model", "--dummy", shape)
+    gpt_oss = {"num_experts": 8, "num_experts_used": 2, "window": 16, "window_every": 2}
+    flags = {"sinks": True, "qkv_bias": True, "output_bias": True, "qk_norm": False}
+    shape.write_text(json.dumps(SHAPE | gpt_oss | flags))
+    result = kvant(
+        *("bench", "model", "--dummy", shape, "--dummy-on-cpu", "--json", "--steps", "2"),
+        *("--kv", "bf16", "--batch", "2", "--at-context", "40"),
+    )
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout)["rows"][0]["tpot_ms"] > 0
+
+
+def test_more_used_experts_than_there_are_is_refused(fails: Callable, tmp_path: Path) -> None:
+    shape = tmp_path / "experts.json"
+    shape.write_text(json.dumps(SHAPE | {"num_experts": 8, "num_experts_used": 9}))
+    assert "9 of 8 experts" in fails(2, "bench", "model", "--dummy", shape)

@@ -18,15 +18,25 @@ enum class RopeStyle : uint8_t {
   kInterleaved,  ///< (2 i, 2 i + 1)
 };
 
-enum class RopeScalingKind : uint8_t { kNone, kLinear, kLlama3 };
+enum class RopeScalingKind : uint8_t {
+  kNone,
+  kLinear,
+  kLlama3,
+  kYarn,
+  kDynamic,  ///< Plain within the trained context, which is the model's limit: beyond it cached keys would be wrong.
+};
 std::string_view to_string(RopeScalingKind kind);
 
 struct RopeScaling {
   RopeScalingKind kind = RopeScalingKind::kNone;
   float factor = 1.0f;
+  int32_t original_context = 0;        ///< llama3, yarn
   float low_frequency_factor = 1.0f;   ///< llama3
   float high_frequency_factor = 4.0f;  ///< llama3
-  int32_t original_context = 0;        ///< llama3
+  float fast_turns = 32.0f;            ///< yarn: pairs that turn more often keep their frequency,
+  float slow_turns = 1.0f;             ///< those that turn less often are slowed down by `factor`.
+  bool whole_pairs = true;             ///< yarn: the ramp between them starts and ends at whole pairs.
+  float attention_factor = 1.0f;       ///< yarn: scale of queries and keys.
 
   friend bool operator==(const RopeScaling&, const RopeScaling&) = default;
 };
@@ -41,7 +51,21 @@ struct RopeConfig {
   friend bool operator==(const RopeConfig&, const RopeConfig&) = default;
 };
 
-enum class Activation : uint8_t { kSilu };
+enum class Activation : uint8_t {
+  kSilu,
+  kGeluTanh,
+  kClampedSwish,  ///< gpt-oss: a swish of slope 1.702 and both halves clamped to `activation_limit`.
+};
+
+/// A feed-forward layer of experts.
+struct ExpertsConfig {
+  int32_t count = 0;       ///< 0 = one dense feed-forward layer.
+  int32_t used = 0;        ///< Per token.
+  bool normalised = true;  ///< The weights of a token's experts sum to 1.
+  bool biases = false;     ///< Of the router and of all products.
+
+  friend bool operator==(const ExpertsConfig&, const ExpertsConfig&) = default;
+};
 
 /// What one decoder layer is.
 struct LayerConfig {
@@ -56,9 +80,12 @@ struct LayerConfig {
   bool qk_norm = false;
   bool qkv_bias = false;
   bool output_bias = false;
+  bool post_norms = false;  ///< Outputs of attention and feed-forward are normed before they are added.
   RopeConfig rope;
-  int32_t ffn_size = 0;
+  int32_t ffn_size = 0;  ///< Of one expert where there are experts.
+  ExpertsConfig experts;
   Activation activation = Activation::kSilu;
+  float activation_limit = 0.0f;            ///< kClampedSwish
   std::optional<attn::KvSpec> kv_override;  ///< Cache encoding of this layer whatever the cache's own spec.
 
   friend bool operator==(const LayerConfig&, const LayerConfig&) = default;
@@ -71,6 +98,8 @@ struct ModelConfig {
   int32_t vocabulary_size = 0;
   int32_t hidden_size = 0;
   float norm_epsilon = 1e-5f;
+  float embedding_scale = 1.0f;
+  float final_soft_cap = 0.0f;  ///< Cap of logits; 0 = none.
   bool tied_head = false;
   int32_t context_limit = 0;
   DType kv_dtype = DType::kBf16;  ///< The checkpoint's 16-bit dtype, bf16 for f32 and quantised weights: `--kv auto`.

@@ -28,6 +28,7 @@ enum class GgufType : uint32_t {
   kQ5_K = 13,
   kQ6_K = 14,
   kBf16 = 30,
+  kMxfp4 = 39,
 };
 
 struct GgufTensor {

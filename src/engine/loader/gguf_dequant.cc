@@ -4,6 +4,7 @@
 
 #include "core/float_bits.h"
 
+#include <cmath>
 #include <cstring>
 
 namespace kvant::engine {
@@ -149,6 +150,20 @@ struct Q6_K {
   }
 };
 
+// 32 elements: a power of two, then element i in the low nibble of byte i and element i + 16 in its high nibble.
+struct Mxfp4 {
+  static constexpr int kElements = 32, kBytes = 17;
+  static void expand(const uint8_t* block, float* out) {
+    constexpr float kValues[16] = {0.0f,  0.5f,  1.0f,  1.5f,  2.0f,  3.0f,  4.0f,  6.0f,
+                                   -0.0f, -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f};
+    const float scale = std::ldexp(1.0f, block[0] - 127);
+    for (int i = 0; i < 16; ++i) {
+      out[i] = scale * kValues[block[1 + i] & 15];
+      out[i + 16] = scale * kValues[block[1 + i] >> 4];
+    }
+  }
+};
+
 template <class Format>
 void expand_blocks(const uint8_t* in, int64_t num_elements, float* out) {
   for (int64_t i = 0; i < num_elements / Format::kElements; ++i)
@@ -179,6 +194,7 @@ void dequantise_rows(const GgufTensor& tensor, int64_t row_begin, int64_t row_en
     case GgufType::kQ4_K: return expand_blocks<Q4_K>(in, count, out);
     case GgufType::kQ5_K: return expand_blocks<Q5_K>(in, count, out);
     case GgufType::kQ6_K: return expand_blocks<Q6_K>(in, count, out);
+    case GgufType::kMxfp4: return expand_blocks<Mxfp4>(in, count, out);
   }
 }
 

@@ -11,7 +11,7 @@ constexpr GgufTypeInfo kTypes[] = {
     {GgufType::kF32, "F32", 1, 4},       {GgufType::kF16, "F16", 1, 2},       {GgufType::kBf16, "BF16", 1, 2},
     {GgufType::kQ8_0, "Q8_0", 32, 34},   {GgufType::kQ4_0, "Q4_0", 32, 18},   {GgufType::kQ4_1, "Q4_1", 32, 20},
     {GgufType::kQ5_0, "Q5_0", 32, 22},   {GgufType::kQ5_1, "Q5_1", 32, 24},   {GgufType::kQ4_K, "Q4_K", 256, 144},
-    {GgufType::kQ5_K, "Q5_K", 256, 176}, {GgufType::kQ6_K, "Q6_K", 256, 210},
+    {GgufType::kQ5_K, "Q5_K", 256, 176}, {GgufType::kQ6_K, "Q6_K", 256, 210}, {GgufType::kMxfp4, "MXFP4", 32, 17},
 };
 
 struct UnreadType {
@@ -20,10 +20,9 @@ struct UnreadType {
 };
 
 constexpr UnreadType kUnreadTypes[] = {
-    {9, "Q8_1"},     {10, "Q2_K"},  {11, "Q3_K"},   {15, "Q8_K"},  {16, "IQ2_XXS"}, {17, "IQ2_XS"},
-    {18, "IQ3_XXS"}, {19, "IQ1_S"}, {20, "IQ4_NL"}, {21, "IQ3_S"}, {22, "IQ2_S"},   {23, "IQ4_XS"},
-    {24, "I8"},      {25, "I16"},   {26, "I32"},    {27, "I64"},   {28, "F64"},     {29, "IQ1_M"},
-    {34, "TQ1_0"},   {35, "TQ2_0"}, {39, "MXFP4"},  {40, "NVFP4"},
+    {9, "Q8_1"},   {10, "Q2_K"},   {11, "Q3_K"},  {15, "Q8_K"},  {16, "IQ2_XXS"}, {17, "IQ2_XS"}, {18, "IQ3_XXS"},
+    {19, "IQ1_S"}, {20, "IQ4_NL"}, {21, "IQ3_S"}, {22, "IQ2_S"}, {23, "IQ4_XS"},  {24, "I8"},     {25, "I16"},
+    {26, "I32"},   {27, "I64"},    {28, "F64"},   {29, "IQ1_M"}, {34, "TQ1_0"},   {35, "TQ2_0"},  {40, "NVFP4"},
 };
 
 }  // namespace

@@ -113,13 +113,14 @@ Result<ModelConfig> read_config(Shape& shape) {
   KVANT_ASSIGN_OR_FAIL(layer.sinks, shape.flag("sinks"));
   KVANT_ASSIGN_OR_FAIL(const int32_t window, shape.size_or("window", 0));
   KVANT_ASSIGN_OR_FAIL(const int32_t window_every, shape.size_or("window_every", 1));
-  KVANT_ASSIGN_OR_FAIL(const int32_t experts, shape.size_or("num_experts", 0));
-  KVANT_FAIL_IF_ERROR(shape.size_or("num_experts_used", 0));
+  KVANT_ASSIGN_OR_FAIL(layer.experts.count, shape.size_or("num_experts", 0));
+  if (layer.experts.count > 0) {
+    KVANT_ASSIGN_OR_FAIL(layer.experts.used, shape.size("num_experts_used"));
+    if (layer.experts.used > layer.experts.count)
+      return failure(StatusCode::kInvalidArgument, fmt::format("{}: {} of {} experts are used; 1 to all are needed",
+                                                               shape.name(), layer.experts.used, layer.experts.count));
+  }
   KVANT_FAIL_IF_ERROR(shape.check_all_read());
-  if (experts > 0)
-    return failure(
-        StatusCode::kUnsupported,
-        fmt::format("{}: the model has {} experts a layer, which the decoder does not have", shape.name(), experts));
   if (layer.num_q_heads % layer.num_kv_heads != 0 || layer.head_dim_k % 2 != 0)
     return failure(StatusCode::kInvalidArgument,
                    fmt::format("{}: {} query heads of {} channels on {} KV heads; whole groups and an even size are "
@@ -165,22 +166,20 @@ class Weights {
 
 LayerWeights layer_weights(const LayerConfig& layer, int64_t hidden, Weights& weights) {
   const int64_t q = int64_t{layer.num_q_heads} * layer.head_dim_k, kv = int64_t{layer.num_kv_heads} * layer.head_dim_k;
-  LayerWeights out{.attention_norm = Weights::vector("attention_norm", hidden, 1.0f),
-                   .q = weights.matrix("q", q, hidden),
-                   .k = weights.matrix("k", kv, hidden),
-                   .v = weights.matrix("v", kv, hidden),
-                   .output = weights.matrix("output", hidden, q),
-                   .q_bias = {},
-                   .k_bias = {},
-                   .v_bias = {},
-                   .output_bias = {},
-                   .q_norm = {},
-                   .k_norm = {},
-                   .sinks = {},
-                   .ffn_norm = Weights::vector("ffn_norm", hidden, 1.0f),
-                   .gate = weights.matrix("gate", layer.ffn_size, hidden),
-                   .up = weights.matrix("up", layer.ffn_size, hidden),
-                   .down = weights.matrix("down", hidden, layer.ffn_size)};
+  const int64_t experts = std::max(1, layer.experts.count);
+  LayerWeights out;
+  out.attention_norm = Weights::vector("attention_norm", hidden, 1.0f);
+  out.q = weights.matrix("q", q, hidden);
+  out.k = weights.matrix("k", kv, hidden);
+  out.v = weights.matrix("v", kv, hidden);
+  out.output = weights.matrix("output", hidden, q);
+  out.ffn_norm = Weights::vector("ffn_norm", hidden, 1.0f);
+  out.gate = weights.matrix("gate", experts * layer.ffn_size, hidden);
+  out.up = weights.matrix("up", experts * layer.ffn_size, hidden);
+  out.down = weights.matrix("down", experts * hidden, layer.ffn_size);
+  if (layer.experts.count > 0) out.router = weights.matrix("router", experts, hidden);
+  if (layer.sinks) out.sinks = Weights::vector("sinks", layer.num_q_heads, 0.0f);
+  if (layer.output_bias) out.output_bias = Weights::vector("output_bias", hidden, 0.0f);
   if (layer.qkv_bias) {
     out.q_bias = Weights::vector("q_bias", q, 0.0f);
     out.k_bias = Weights::vector("k_bias", kv, 0.0f);

@@ -1,6 +1,8 @@
 #include "engine/models/gguf_weights.h"
 
 #include <algorithm>
+#include <array>
+#include <span>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -9,19 +11,13 @@
 #include <fmt/ranges.h>
 
 #include "engine/hash.h"
+#include "engine/loader/printable.h"
 
 namespace kvant::engine {
 namespace {
 
 constexpr size_t kSampleBytes = 64;
 constexpr size_t kSamplesPerTensor = 4;
-
-/// Where a file of interleaved pairs keeps a row of a q or k projection that is counted in halves.
-int64_t interleaved_row(int64_t row, int64_t head_dim, int64_t rope_dim) {
-  const int64_t channel = row % head_dim;
-  const int64_t half = rope_dim / 2;
-  return channel < rope_dim ? row - channel + 2 * (channel % half) + channel / half : row;
-}
 
 void add_value(Hasher& hasher, const GgufValue& value) {
   hasher.add_value(value.index());
@@ -52,50 +48,46 @@ void add_value(Hasher& hasher, const GgufValue& value) {
 
 }  // namespace
 
-Result<WeightView> GgufWeights::view(std::string_view name, int64_t rows, int64_t columns) const {
+Result<WeightView> GgufWeights::view(std::string_view name, std::span<const int64_t> shape) const {
   const GgufTensor* tensor = file_.find_tensor(name);
   if (tensor == nullptr)
     return failure(StatusCode::kNotFound, fmt::format("{}: tensor '{}' is missing", file_.name(), name));
-  int64_t found_rows = 1;
-  for (size_t i = 1; i < tensor->shape.size(); ++i) found_rows *= tensor->shape[i];
-  const bool is_flat = std::all_of(tensor->shape.begin() + std::min<std::ptrdiff_t>(2, std::ssize(tensor->shape)),
-                                   tensor->shape.end(), [](int64_t size) { return size == 1; });
-  if (!is_flat || tensor->shape.at(0) != columns || found_rows != rows) {
+  use(name);
+  // Files may write dimensions of 1 at the end, or leave them out.
+  const std::vector<int64_t>& found = tensor->shape;
+  const auto at = [](std::span<const int64_t> dims, size_t i) { return i < dims.size() ? dims[i] : 1; };
+  for (size_t i = 0; i < std::max(found.size(), shape.size()); ++i) {
+    if (at(found, i) == at(shape, i)) continue;
     return failure(StatusCode::kDataLoss,
-                   fmt::format("{}: tensor '{}' has shape [{}]; the model's configuration needs [{}, {}]", file_.name(),
-                               name, fmt::join(tensor->shape, ", "), columns, rows));
+                   fmt::format("{}: tensor '{}' has shape [{}]; the model's configuration needs [{}]", file_.name(),
+                               name, fmt::join(found, ", "), fmt::join(shape, ", ")));
   }
   return WeightView{
       .name = std::string(name),
-      .rows = rows,
-      .columns = columns,
+      .rows = tensor->num_elements() / shape[0],
+      .columns = shape[0],
       .read = [tensor](int64_t begin, int64_t end, float* out) { dequantise_rows(*tensor, begin, end, out); }};
 }
 
 Result<WeightView> GgufWeights::matrix(std::string_view name, int64_t rows, int64_t columns) const {
-  return view(name, rows, columns);
+  return view(name, std::array{columns, rows});
 }
 
-Result<WeightView> GgufWeights::vector(std::string_view name, int64_t size) const { return view(name, 1, size); }
-
-WeightView halves_from_interleaved(WeightView weight, int32_t head_dim, int32_t rope_dim) {
-  weight.read = [=, columns = weight.columns, read = std::move(weight.read)](int64_t begin, int64_t end, float* out) {
-    for (int64_t row = begin; row < end; ++row) {
-      const int64_t stored = interleaved_row(row, head_dim, rope_dim);
-      read(stored, stored + 1, out + (row - begin) * columns);
-    }
-  };
-  return weight;
+Result<WeightView> GgufWeights::matrices(std::string_view name, int64_t count, int64_t rows, int64_t columns) const {
+  return view(name, std::array{columns, rows, count});
 }
 
-WeightView halves_from_interleaved_bias(WeightView bias, int32_t head_dim, int32_t rope_dim) {
-  bias.read = [=, size = bias.columns, read = std::move(bias.read)](int64_t, int64_t, float* out) {
-    std::vector<float> stored(static_cast<size_t>(size));
-    read(0, 1, stored.data());
-    for (int64_t row = 0; row < size; ++row)
-      out[row] = stored[static_cast<size_t>(interleaved_row(row, head_dim, rope_dim))];
-  };
-  return bias;
+Result<WeightView> GgufWeights::vector(std::string_view name, int64_t size) const {
+  return view(name, std::array{size, int64_t{1}});
+}
+
+Status GgufWeights::check_all_used(std::string_view family) const {
+  for (const GgufTensor& tensor : file_.tensors()) {
+    if (used_.contains(tensor.name)) continue;
+    return {StatusCode::kUnsupported, fmt::format("{}: tensor '{}' is not supported for {} models", file_.name(),
+                                                  printable(tensor.name), family)};
+  }
+  return {};
 }
 
 std::string hash_model(const GgufFile& file) {

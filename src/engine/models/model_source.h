@@ -29,8 +29,13 @@ struct LayerWeights {
   WeightView q_bias, k_bias, v_bias, output_bias;  ///< Present as LayerConfig says.
   WeightView q_norm, k_norm;
   WeightView sinks;
+  WeightView post_attention_norm, post_ffn_norm;
   WeightView ffn_norm;
+  /// Of all experts one after the other where the layer has experts: gate and up [count * ffn_size, hidden], down
+  /// [count * hidden, ffn_size]; biases are [1, rows].
   WeightView gate, up, down;
+  WeightView router, router_bias;
+  WeightView gate_bias, up_bias, down_bias;
 };
 
 /// A checkpoint seen as a model: configuration and views of all its weights, in the decoder's channel order.

@@ -62,16 +62,27 @@ class Decoder {
 
   Status allocate(int64_t max_tokens);
   Status create_ropes(int64_t max_tokens);
+  Status create_experts_workspace(int64_t max_tokens);
   Status send_tokens(const DecoderPass& pass);
   Status run_layers(int64_t num_tokens, std::span<const PassSegment> segments, LayerObserver* observer);
   Status run_captured(const DecoderPass& pass, const StepShape& shape);
   Status attention(int32_t layer, int64_t num_tokens, std::span<const PassSegment> segments, LayerObserver* observer);
   Status split_qkv(int32_t layer, int64_t num_tokens);
   Status feed_forward(int32_t layer, int64_t num_tokens);
+  /// The last product of a block, and what its result passes on its way to the residual stream; bias and norm may be
+  /// empty.
+  struct BlockOutput {
+    ops::Linear* product = nullptr;
+    const void* x = nullptr;
+    const DeviceBuffer* bias = nullptr;
+    const DeviceBuffer* post_norm = nullptr;
+  };
+  Status add_block(const BlockOutput& block, int64_t num_tokens);
   Status head(const DecoderPass& pass);
   Status head_in_place(const DecoderPass& pass);
   /// Logits of rows, and their most likely tokens, in the decoder's own memory.
   Status head_rows(int64_t num_rows, const int32_t* row_indices);
+  Status cap_logits(float* logits, int64_t num_rows);
   /// Waits, then hands out what is wanted of the last `head_rows`; row_of(i) is where wanted row i lies.
   template <class RowOf>
   Status deliver(const DecoderPass& pass, int64_t begin, int64_t end, const RowOf& row_of);
@@ -101,7 +112,9 @@ class Decoder {
   DeviceBuffer attended_;
   DeviceBuffer gate_up_;
   DeviceBuffer activated_;
-  DeviceBuffer projected_;  ///< CPU: scratch of products that are added.
+  DeviceBuffer
+      projected_;  ///< [max_tokens, hidden] fp32: results that are normed before, or on the CPU while, they are added.
+  std::unique_ptr<ops::ExpertsWorkspace> experts_workspace_;
   DeviceBuffer logits_;     ///< [head_rows, vocabulary] fp32
   DeviceBuffer best_;       ///< [head_rows] most likely tokens,
   DeviceBuffer host_best_;  ///< and their copy for the host.

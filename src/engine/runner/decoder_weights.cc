@@ -6,6 +6,8 @@
 
 #include <fmt/format.h>
 
+#include "engine/runner/gate.h"
+
 namespace kvant::engine {
 namespace {
 
@@ -21,6 +23,21 @@ ops::WeightRows stacked(std::vector<const WeightView*> parts) {
         out += (to - from) * part->columns;
       }
       first += part->rows;
+    }
+  };
+}
+
+/// Of every expert `size` rows of gate, then as many of up.
+ops::WeightRows paired(const WeightView& gate, const WeightView& up, int64_t size) {
+  return [&gate, &up, size](int64_t begin, int64_t end, float* out) {
+    while (begin < end) {
+      const int64_t expert = begin / (2 * size), row = begin % (2 * size);
+      const WeightView& part = row < size ? gate : up;
+      const int64_t first = expert * size + row % size;
+      const int64_t count = std::min(end - begin, size - row % size);
+      part.read(first, first + count, out);
+      out += count * part.columns;
+      begin += count;
     }
   };
 }
@@ -50,9 +67,38 @@ class Loader {
     }
     return upload(values, "weights", stream_);
   }
+  Result<std::unique_ptr<ops::Experts>> experts(const LayerConfig& layer, const LayerWeights& weights) {
+    auto out =
+        ops::Experts::create(experts_shape(layer, weights.router.columns),
+                             {.router = weights.router.read,
+                              .gate_up = paired(weights.gate, weights.up, layer.ffn_size),
+                              .down = weights.down.read,
+                              .router_bias = values({&weights.router_bias}, 1),
+                              .gate_up_bias = values({&weights.gate_bias, &weights.up_bias}, layer.experts.count),
+                              .down_bias = values({&weights.down_bias}, 1)},
+                             format_, max_rows_, stream_, &context_);
+    if (!out) return failure(out.error().code(), fmt::format("'{}': {}", weights.gate.name, out.error().message()));
+    bytes_ += (*out)->weight_bytes();
+    return out;
+  }
   int64_t bytes() const { return bytes_; }
 
  private:
+  /// Vectors cut into `parts` pieces each: the first piece of every vector, then the second, and so on.
+  static std::vector<float> values(std::initializer_list<const WeightView*> vectors, int64_t parts) {
+    std::vector<float> out;
+    for (int64_t part = 0; part < parts; ++part) {
+      for (const WeightView* vector : vectors) {
+        if (!vector->present()) continue;
+        std::vector<float> all(static_cast<size_t>(vector->columns));
+        vector->read(0, 1, all.data());
+        const auto size = vector->columns / parts;
+        out.insert(out.end(), all.begin() + part * size, all.begin() + (part + 1) * size);
+      }
+    }
+    return out;
+  }
+
   ops::LinearFormat format_;
   int64_t max_rows_;
   Stream stream_;
@@ -61,11 +107,9 @@ class Loader {
 };
 
 Status refuse_missing_features(const LayerConfig& layer) {
-  const char* feature = layer.output_bias ? "a bias of the attention output"
-                        : layer.sinks     ? "attention sinks"
-                                          : nullptr;
-  if (feature == nullptr) return {};
-  return {StatusCode::kUnsupported, fmt::format("the model has {}, which the decoder does not have", feature)};
+  if (layer.experts.count == 0 || !layer.post_norms) return {};
+  return {StatusCode::kUnsupported,
+          "the model norms what its experts give before it is added, which the decoder does not have"};
 }
 
 }  // namespace
@@ -81,7 +125,8 @@ Result<DecoderWeights> load_decoder_weights(const ModelSource& source, ops::Line
     if (progress) progress("loading weights", done, num_layers + 1);
   };
   report(0);
-  for (const LayerWeights& weights : source.layers) {
+  for (size_t index = 0; index < source.layers.size(); ++index) {
+    const LayerWeights& weights = source.layers[index];
     DecoderLayer layer;
     KVANT_ASSIGN_OR_FAIL(layer.attention_norm, loader.vectors({&weights.attention_norm}));
     KVANT_ASSIGN_OR_FAIL(layer.ffn_norm, loader.vectors({&weights.ffn_norm}));
@@ -90,8 +135,16 @@ Result<DecoderWeights> load_decoder_weights(const ModelSource& source, ops::Line
     KVANT_ASSIGN_OR_FAIL(layer.k_norm, loader.vectors({&weights.k_norm}));
     KVANT_ASSIGN_OR_FAIL(layer.qkv, loader.linear({&weights.q, &weights.k, &weights.v}));
     KVANT_ASSIGN_OR_FAIL(layer.output, loader.linear({&weights.output}));
-    KVANT_ASSIGN_OR_FAIL(layer.gate_up, loader.linear({&weights.gate, &weights.up}));
-    KVANT_ASSIGN_OR_FAIL(layer.down, loader.linear({&weights.down}));
+    KVANT_ASSIGN_OR_FAIL(layer.sinks, loader.vectors({&weights.sinks}));
+    KVANT_ASSIGN_OR_FAIL(layer.output_bias, loader.vectors({&weights.output_bias}));
+    KVANT_ASSIGN_OR_FAIL(layer.post_attention_norm, loader.vectors({&weights.post_attention_norm}));
+    KVANT_ASSIGN_OR_FAIL(layer.post_ffn_norm, loader.vectors({&weights.post_ffn_norm}));
+    if (const LayerConfig& config = source.config.layers[index]; config.experts.count > 0) {
+      KVANT_ASSIGN_OR_FAIL(layer.experts, loader.experts(config, weights));
+    } else {
+      KVANT_ASSIGN_OR_FAIL(layer.gate_up, loader.linear({&weights.gate, &weights.up}));
+      KVANT_ASSIGN_OR_FAIL(layer.down, loader.linear({&weights.down}));
+    }
     out.layers.push_back(std::move(layer));
     report(std::ssize(out.layers));
   }

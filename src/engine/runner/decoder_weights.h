@@ -11,6 +11,7 @@
 #include "kvant/core/thread_pool.h"
 #include "kvant/engine/engine.h"
 #include "ops/decoder_ops.h"
+#include "ops/experts.h"
 #include "ops/linear.h"
 
 namespace kvant::engine {
@@ -22,10 +23,15 @@ struct DecoderLayer {
   std::unique_ptr<ops::Linear> qkv;
   DeviceBuffer qkv_bias;
   DeviceBuffer q_norm, k_norm;
+  DeviceBuffer sinks;
   std::unique_ptr<ops::Linear> output;
+  DeviceBuffer output_bias;
+  DeviceBuffer post_attention_norm;
   DeviceBuffer ffn_norm;
+  std::unique_ptr<ops::Experts> experts;  ///< In place of gate_up and down.
   std::unique_ptr<ops::Linear> gate_up;
   std::unique_ptr<ops::Linear> down;
+  DeviceBuffer post_ffn_norm;
 };
 
 struct DecoderWeights {

@@ -29,12 +29,13 @@ Status launch(const char* name, void (*kernel)(Params), dim3 grid, int threads, 
 
 }  // namespace
 
-Status embed(const void* table, const int32_t* tokens, int64_t num_tokens, int64_t width, float* out, void* stream) {
-  const EmbedParams params{.table = static_cast<const __nv_bfloat16*>(table),
-                           .tokens = tokens,
-                           .out = out,
-                           .num_vectors = num_tokens * width / 8,
-                           .row_vectors = static_cast<int32_t>(width / 8)};
+Status embed(const EmbedArgs& args, void* stream) {
+  const EmbedParams params{.table = static_cast<const __nv_bfloat16*>(args.table),
+                           .tokens = args.tokens,
+                           .out = args.out,
+                           .num_vectors = args.num_tokens * args.width / 8,
+                           .row_vectors = static_cast<int32_t>(args.width / 8),
+                           .scale = args.scale};
   return launch("embedding", embed_kernel, blocks_for(params.num_vectors, kElementThreads), kElementThreads, params,
                 stream);
 }
@@ -47,6 +48,25 @@ Status normalise(const NormArgs& args, void* stream) {
                           .dim = static_cast<int32_t>(args.dim),
                           .epsilon = args.epsilon};
   return launch("norm", normalise_kernel, static_cast<unsigned>(args.num_rows), kNormThreads, params, stream);
+}
+
+Status normalise_add(const NormAddArgs& args, void* stream) {
+  const NormAddParams params{.x = args.x,
+                             .weight = args.weight,
+                             .sum = args.sum,
+                             .dim = static_cast<int32_t>(args.dim),
+                             .epsilon = args.epsilon};
+  return launch("added norm", normalise_add_kernel, static_cast<unsigned>(args.num_rows), kNormThreads, params, stream);
+}
+
+Status add_bias(float* x, int64_t num_rows, int64_t width, const float* bias, void* stream) {
+  const BiasParams params{.x = x, .bias = bias, .count = num_rows * width, .width = static_cast<int32_t>(width)};
+  return launch("bias", add_bias_kernel, blocks_for(params.count, kElementThreads), kElementThreads, params, stream);
+}
+
+Status soft_cap(float* x, int64_t count, float cap, void* stream) {
+  const SoftCapParams params{.x = x, .count = count, .cap = cap};
+  return launch("soft cap", soft_cap_kernel, blocks_for(count, kElementThreads), kElementThreads, params, stream);
 }
 
 Status split_qkv(const SplitQkvArgs& args, void* stream) {
@@ -76,13 +96,21 @@ Status split_qkv(const SplitQkvArgs& args, void* stream) {
                 params, stream);
 }
 
-Status gate_silu(const GateArgs& args, void* stream) {
+Status apply_gate(const GateArgs& args, void* stream) {
   const GateParams params{.gate_up = static_cast<const Bf16x8*>(args.gate_up),
                           .out = static_cast<Bf16x8*>(args.out),
                           .num_vectors = args.num_rows * args.size / 8,
-                          .row_vectors = static_cast<int32_t>(args.size / 8)};
-  return launch("gate", gate_silu_kernel, blocks_for(params.num_vectors, kElementThreads), kElementThreads, params,
-                stream);
+                          .row_vectors = static_cast<int32_t>(args.size / 8),
+                          .limit = args.gate.limit};
+  const auto run = [&](void (*kernel)(GateParams)) {
+    return launch("gate", kernel, blocks_for(params.num_vectors, kElementThreads), kElementThreads, params, stream);
+  };
+  switch (args.gate.kind) {
+    case GateKind::kSilu: return run(gate_kernel<GateKind::kSilu>);
+    case GateKind::kGeluTanh: return run(gate_kernel<GateKind::kGeluTanh>);
+    case GateKind::kClampedSwish: return run(gate_kernel<GateKind::kClampedSwish>);
+  }
+  return {StatusCode::kInternal, "gate out of range"};
 }
 
 Status argmax(const ArgmaxArgs& args, void* stream) {
@@ -102,7 +130,8 @@ Status fill_rope_tables(const RopeTableArgs& args, void* stream) {
                                .cosines = args.cosines,
                                .sines = args.sines,
                                .count = args.num_tokens * args.num_pairs,
-                               .num_pairs = static_cast<int32_t>(args.num_pairs)};
+                               .num_pairs = static_cast<int32_t>(args.num_pairs),
+                               .scale = args.scale};
   return launch("RoPE table", rope_table_kernel, blocks_for(params.count, kElementThreads), kElementThreads, params,
                 stream);
 }

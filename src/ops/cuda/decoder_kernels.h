@@ -8,11 +8,21 @@
 // The CUDA side of ops/decoder_ops.h. `stream` is a cudaStream_t. In a build without CUDA all calls fail.
 namespace kvant::ops::cuda {
 
-/// table [vocabulary, width] bf16
-Status embed(const void* table, const int32_t* tokens, int64_t num_tokens, int64_t width, float* out, void* stream);
+struct EmbedArgs {
+  const void* table = nullptr;  ///< [vocabulary, width] bf16
+  const int32_t* tokens = nullptr;
+  int64_t num_tokens = 0;
+  int64_t width = 0;
+  float scale = 1.0f;
+  float* out = nullptr;  ///< [num_tokens, width]
+};
+Status embed(const EmbedArgs& args, void* stream);
 Status normalise(const NormArgs& args, void* stream);
+Status normalise_add(const NormAddArgs& args, void* stream);
+Status add_bias(float* x, int64_t num_rows, int64_t width, const float* bias, void* stream);
+Status soft_cap(float* x, int64_t count, float cap, void* stream);
 Status split_qkv(const SplitQkvArgs& args, void* stream);
-Status gate_silu(const GateArgs& args, void* stream);
+Status apply_gate(const GateArgs& args, void* stream);
 
 struct ArgmaxArgs {
   const float* logits = nullptr;  ///< [num_rows, vocabulary]
@@ -34,6 +44,7 @@ struct RopeTableArgs {
   int64_t num_tokens = 0;
   float* cosines = nullptr;  ///< [num_tokens, num_pairs]
   float* sines = nullptr;
+  double scale = 1.0;  ///< Of both.
 };
 Status fill_rope_tables(const RopeTableArgs& args, void* stream);
 

@@ -9,10 +9,13 @@ Status unsupported() {
 
 }  // namespace
 
-Status embed(const void*, const int32_t*, int64_t, int64_t, float*, void*) { return unsupported(); }
+Status embed(const EmbedArgs&, void*) { return unsupported(); }
 Status normalise(const NormArgs&, void*) { return unsupported(); }
+Status normalise_add(const NormAddArgs&, void*) { return unsupported(); }
+Status add_bias(float*, int64_t, int64_t, const float*, void*) { return unsupported(); }
+Status soft_cap(float*, int64_t, float, void*) { return unsupported(); }
 Status split_qkv(const SplitQkvArgs&, void*) { return unsupported(); }
-Status gate_silu(const GateArgs&, void*) { return unsupported(); }
+Status apply_gate(const GateArgs&, void*) { return unsupported(); }
 Status argmax(const ArgmaxArgs&, void*) { return unsupported(); }
 Status fill_rope_tables(const RopeTableArgs&, void*) { return unsupported(); }
 

@@ -1,7 +1,9 @@
 #pragma once
 
-// Steps without neighbours: embedding rows, the gated activation, sines of positions. A thread takes eight channels.
+// Steps without neighbours: embedding rows, gated activations, biases, soft caps, sines of positions. A thread takes
+// eight channels where rows are whole vectors.
 
+#include "ops/activation.h"
 #include "ops/cuda/bf16_vector.cuh"
 
 namespace kvant::ops::cuda {
@@ -14,6 +16,7 @@ struct EmbedParams {
   float* out;                  // [num_tokens, width]
   int64_t num_vectors;         // num_tokens * width / 8
   int32_t row_vectors;         // width / 8
+  float scale;
 };
 
 __global__ void __launch_bounds__(kElementThreads) embed_kernel(const __grid_constant__ EmbedParams params) {
@@ -25,6 +28,8 @@ __global__ void __launch_bounds__(kElementThreads) embed_kernel(const __grid_con
   unpack(reinterpret_cast<const Bf16x8*>(
              params.table)[params.tokens[token] * static_cast<int64_t>(params.row_vectors) + column],
          x);
+#pragma unroll
+  for (int i = 0; i < 8; ++i) x[i] *= params.scale;
   auto* out = reinterpret_cast<float4*>(params.out) + 2 * index;
   out[0] = make_float4(x[0], x[1], x[2], x[3]);
   out[1] = make_float4(x[4], x[5], x[6], x[7]);
@@ -35,9 +40,26 @@ struct GateParams {
   Bf16x8* out;            // [num_rows, row_vectors]
   int64_t num_vectors;    // num_rows * row_vectors
   int32_t row_vectors;
+  float limit;  // of the clamped swish
 };
 
-__global__ void __launch_bounds__(kElementThreads) gate_silu_kernel(const __grid_constant__ GateParams params) {
+namespace detail {
+
+template <GateKind kKind>
+__device__ __forceinline__ float gated(float gate, float up, float limit) {
+  if constexpr (kKind == GateKind::kSilu) return gate / (1.0f + __expf(-gate)) * up;
+  if constexpr (kKind == GateKind::kGeluTanh) {
+    // (1 + tanh(y)) / 2 = 1 / (1 + exp(-2 y)), y = sqrt(2 / pi) (g + 0.044715 g^3)
+    return gate / (1.0f + __expf(-1.5957691216057308f * (gate + 0.044715f * gate * gate * gate))) * up;
+  }
+  const float g = fminf(gate, limit), u = fminf(fmaxf(up, -limit), limit);
+  return g / (1.0f + __expf(-1.702f * g)) * (u + 1.0f);
+}
+
+}  // namespace detail
+
+template <GateKind kKind>
+__global__ void __launch_bounds__(kElementThreads) gate_kernel(const __grid_constant__ GateParams params) {
   const int64_t index = static_cast<int64_t>(blockIdx.x) * kElementThreads + threadIdx.x;
   if (index >= params.num_vectors) return;
   const int64_t row = index / params.row_vectors;
@@ -46,8 +68,31 @@ __global__ void __launch_bounds__(kElementThreads) gate_silu_kernel(const __grid
   unpack(params.gate_up[at], gate);
   unpack(params.gate_up[at + params.row_vectors], up);
 #pragma unroll
-  for (int i = 0; i < 8; ++i) up[i] *= gate[i] / (1.0f + __expf(-gate[i]));
+  for (int i = 0; i < 8; ++i) up[i] = detail::gated<kKind>(gate[i], up[i], params.limit);
   params.out[index] = pack(up);
+}
+
+struct BiasParams {
+  float* x;           // [count / width, width]
+  const float* bias;  // [width]
+  int64_t count;
+  int32_t width;
+};
+
+__global__ void __launch_bounds__(kElementThreads) add_bias_kernel(const __grid_constant__ BiasParams params) {
+  const int64_t index = static_cast<int64_t>(blockIdx.x) * kElementThreads + threadIdx.x;
+  if (index < params.count) params.x[index] += params.bias[index % params.width];
+}
+
+struct SoftCapParams {
+  float* x;  // [count]
+  int64_t count;
+  float cap;
+};
+
+__global__ void __launch_bounds__(kElementThreads) soft_cap_kernel(const __grid_constant__ SoftCapParams params) {
+  const int64_t index = static_cast<int64_t>(blockIdx.x) * kElementThreads + threadIdx.x;
+  if (index < params.count) params.x[index] = params.cap * tanhf(params.x[index] / params.cap);
 }
 
 struct RopeTableParams {
@@ -57,6 +102,7 @@ struct RopeTableParams {
   float* sines;
   int64_t count;  // num_tokens * num_pairs
   int32_t num_pairs;
+  double scale;  // of both
 };
 
 /// In double, as on the CPU: late positions turn many times.
@@ -66,8 +112,8 @@ __global__ void __launch_bounds__(kElementThreads) rope_table_kernel(const __gri
   const int64_t token = index / params.num_pairs;
   double sine, cosine;
   sincos(params.positions[token] * params.frequencies[index - token * params.num_pairs], &sine, &cosine);
-  params.cosines[index] = static_cast<float>(cosine);
-  params.sines[index] = static_cast<float>(sine);
+  params.cosines[index] = static_cast<float>(cosine * params.scale);
+  params.sines[index] = static_cast<float>(sine * params.scale);
 }
 
 }  // namespace kvant::ops::cuda

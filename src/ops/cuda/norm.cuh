@@ -49,4 +49,32 @@ __global__ void __launch_bounds__(kNormThreads) normalise_kernel(const __grid_co
   }
 }
 
+struct NormAddParams {
+  const float* x;       // [grid, dim]
+  const float* weight;  // [dim]
+  float* sum;           // [grid, dim]
+  int32_t dim;          // multiple of 4
+  float epsilon;
+};
+
+/// The norm of a block's output, added to the residual stream.
+__global__ void __launch_bounds__(kNormThreads) normalise_add_kernel(const __grid_constant__ NormAddParams params) {
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * params.dim;
+  const auto* x = reinterpret_cast<const float4*>(params.x + first);
+  const int32_t quads = params.dim / 4;
+  float sum = 0.0f;
+  for (int32_t i = static_cast<int32_t>(threadIdx.x); i < quads; i += static_cast<int32_t>(blockDim.x)) {
+    const float4 value = x[i];
+    sum += value.x * value.x + value.y * value.y + value.z * value.z + value.w * value.w;
+  }
+  const float scale = 1.0f / sqrtf(detail::block_sum(sum) / static_cast<float>(params.dim) + params.epsilon);
+  const auto* weight = reinterpret_cast<const float4*>(params.weight);
+  auto* to = reinterpret_cast<float4*>(params.sum + first);
+  for (int32_t i = static_cast<int32_t>(threadIdx.x); i < quads; i += static_cast<int32_t>(blockDim.x)) {
+    const float4 value = x[i], w = weight[i], before = to[i];
+    to[i] = make_float4(before.x + value.x * scale * w.x, before.y + value.y * scale * w.y,
+                        before.z + value.z * scale * w.z, before.w + value.w * scale * w.w);
+  }
+}
+
 }  // namespace kvant::ops::cuda

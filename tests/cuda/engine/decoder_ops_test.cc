@@ -203,9 +203,9 @@ TEST_F(CudaDecoderOps, GateLikeTheCpu) {
     gate_up[0] = -60.0f;
     gate_up[1] = 100.0f;
     std::vector<float> want(static_cast<size_t>(5 * size));
-    ASSERT_TRUE(gate_silu({.gate_up = gate_up.data(), .num_rows = 5, .size = size, .out = want.data()}, cpu_).ok());
+    ASSERT_TRUE(apply_gate({.gate_up = gate_up.data(), .num_rows = 5, .size = size, .out = want.data()}, cpu_).ok());
     const DeviceBuffer in = send(bits(gate_up)), out = send(std::vector<uint16_t>(want.size(), 0x7fff));
-    ASSERT_TRUE(gate_silu({.gate_up = in.data(), .num_rows = 5, .size = size, .out = out.data()}, stream()).ok());
+    ASSERT_TRUE(apply_gate({.gate_up = in.data(), .num_rows = 5, .size = size, .out = out.data()}, stream()).ok());
     const std::vector<float> got = read_bf16(out);
     for (size_t i = 0; i < want.size(); ++i)
       expect_near(got[i], want[i], kvant::test::bf16_activation_tolerance(std::abs(want[i])), i);
@@ -226,7 +226,7 @@ TEST_F(CudaDecoderOps, EmbedRowsOfTheTable) {
   ASSERT_TRUE(embedding) << embedding.error().to_string();
   const std::vector<int32_t> tokens = {49, 0, 7, 7};
   const DeviceBuffer ids = send(tokens), out = send(std::vector<float>(tokens.size() * kWidth, NAN));
-  ASSERT_TRUE(embedding->run(ids.as<int32_t>(), std::ssize(tokens), out.as<float>(), stream()).ok());
+  ASSERT_TRUE(embedding->run(ids.as<int32_t>(), std::ssize(tokens), 1.0f, out.as<float>(), stream()).ok());
   const std::vector<float> got = read<float>(out);
   for (size_t i = 0; i < got.size(); ++i)
     ASSERT_EQ(got[i], table[static_cast<size_t>(tokens[i / kWidth]) * kWidth + i % kWidth]) << i;

@@ -55,11 +55,18 @@ TEST_F(DummyModel, GivesTheSameWeightsEveryTime) {
   EXPECT_NEAR(std::sqrt(sum), 1.0, 0.05) << "a row's length keeps activations near 1";
 }
 
-TEST_F(DummyModel, RefusesWhatTheDecoderDoesNotHave) {
+TEST_F(DummyModel, HasExpertsSinksAndBiases) {
   const auto source = open_dummy_model(kShapes / "gpt-oss-20b.json");
-  ASSERT_FALSE(source);
-  EXPECT_EQ(source.error().code(), StatusCode::kUnsupported);
-  EXPECT_THAT(source.error().message(), HasSubstr("32 experts"));
+  ASSERT_TRUE(source) << source.error().message();
+  const LayerConfig& layer = source->config.layers[0];
+  EXPECT_EQ(layer.experts.count, 32);
+  EXPECT_EQ(layer.experts.used, 4);
+  const LayerWeights& weights = source->layers[0];
+  EXPECT_EQ(weights.router.rows, 32);
+  EXPECT_EQ(weights.gate.rows, 32 * 2880);
+  EXPECT_EQ(weights.down.rows, 32 * 2880);
+  EXPECT_EQ(weights.sinks.columns, 64);
+  EXPECT_EQ(weights.output_bias.columns, 2880);
 }
 
 TEST_F(DummyModel, RefusesBrokenShapesByName) {

@@ -131,9 +131,11 @@ TEST(ModelRegistry, LeavesChannelsWithoutRopeInPlace) {
 TEST(ModelRegistry, RefusesWhatItDoesNotKnowByName) {
   LlamaFile file;
   file.architecture = "mamba";
-  EXPECT_EQ(refusal(file), "test.gguf: architecture 'mamba' is not supported; supported: llama");
-  file = {.rope_scaling = "yarn"};
-  EXPECT_NE(refusal(file).find("RoPE scaling 'yarn' is not supported"), std::string::npos) << refusal(file);
+  EXPECT_EQ(refusal(file),
+            "test.gguf: architecture 'mamba' is not supported; supported: llama, qwen2, qwen3, qwen3moe, gemma2, "
+            "gemma3, gpt-oss, smollm3");
+  file = {.rope_scaling = "longrope"};
+  EXPECT_NE(refusal(file).find("RoPE scaling 'longrope' is not supported"), std::string::npos) << refusal(file);
   file = {.extra_tensor = "blk.0.ffn_down.bias"};
   EXPECT_NE(refusal(file).find("'blk.0.ffn_down.bias' is not supported"), std::string::npos) << refusal(file);
 }

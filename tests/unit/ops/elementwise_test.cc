@@ -48,7 +48,7 @@ TEST(SiluMul, SplitsFusedRows) {
   constexpr int64_t kSize = 513;
   const std::vector<float> fused = random_values(kRows * 2 * kSize, 5);
   std::vector<float> out(kRows * kSize, NAN);
-  silu_mul_rows(fused.data(), kRows, kSize, out.data(), Stream::on_cpu(pool));
+  gate_rows({.kind = GateKind::kSilu}, fused.data(), kRows, kSize, out.data(), Stream::on_cpu(pool));
   for (int64_t row = 0; row < kRows; ++row) {
     std::vector<float> expected(kSize);
     silu_mul(fused.data() + row * 2 * kSize, fused.data() + row * 2 * kSize + kSize, kSize, expected.data());
