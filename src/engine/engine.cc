@@ -43,7 +43,7 @@ struct ChatFormat {
 
 ChatFormat read_chat_format(const LoadedModel& model) {
   ChatFormat out;
-  const auto source = model.file().get_string("tokenizer.chat_template");
+  const std::optional<std::string> source = model.chat_template();
   if (!source) return out;
   if (auto parsed = ChatTemplate::parse(*source))
     out.chat_template.emplace(*std::move(parsed));

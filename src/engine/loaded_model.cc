@@ -79,11 +79,16 @@ Status check_spec(const attn::KvSpec& spec, const LoadOptions& options, const Mo
   return {};
 }
 
+Result<Tokenizer> open_tokenizer(const ModelFiles& files) {
+  if (files.gguf != nullptr) return Tokenizer::from_gguf(*files.gguf);
+  return failure(StatusCode::kUnsupported, fmt::format("{}: tokenizers of folders are not read", files.name));
+}
+
 }  // namespace
 
 struct LoadedModel::Impl {
   LoadOptions options;
-  std::shared_ptr<const GgufFile> file;
+  ModelFiles files;
   std::string hash;
   std::optional<Tokenizer> tokenizer;
   std::unique_ptr<ThreadPool> pool;
@@ -136,19 +141,18 @@ LoadedModel::~LoadedModel() = default;
 Result<std::unique_ptr<LoadedModel>> LoadedModel::load(const LoadOptions& options) {
   auto impl = std::make_unique<Impl>();
   impl->options = options;
-  KVANT_ASSIGN_OR_FAIL(GgufFile file, GgufFile::open(options.model));
-  impl->file = std::make_shared<const GgufFile>(std::move(file));
-  KVANT_ASSIGN_OR_FAIL(ModelSource source, open_gguf_model(impl->file));
+  KVANT_ASSIGN_OR_FAIL(impl->files, ModelFiles::open(options.model));
+  KVANT_ASSIGN_OR_FAIL(ModelSource source, impl->files.open_model());
   impl->hash = source.hash;
   KVANT_FAIL_IF_ERROR(check_context(options.context, source.config));
   if (impl->options.context == 0) impl->options.context = source.config.context_limit;
   KVANT_ASSIGN_OR_FAIL(const DeviceInfo device, choose_device(options.device, options.weights));
   for (const attn::KvSpec& spec : options.kv) KVANT_FAIL_IF_ERROR(check_spec(spec, options, source.config, device));
   KVANT_FAIL_IF_ERROR(impl->load_explicit_profile(source.config));
-  KVANT_ASSIGN_OR_FAIL(Tokenizer tokenizer, Tokenizer::from_gguf(*impl->file));
+  KVANT_ASSIGN_OR_FAIL(Tokenizer tokenizer, open_tokenizer(impl->files));
   if (tokenizer.vocabulary_size() > source.config.vocabulary_size) {
     return failure(StatusCode::kDataLoss,
-                   fmt::format("{}: the tokenizer has {} tokens, the embedding only {} rows", impl->file->name(),
+                   fmt::format("{}: the tokenizer has {} tokens, the embedding only {} rows", impl->files.name,
                                tokenizer.vocabulary_size(), source.config.vocabulary_size));
   }
   impl->tokenizer.emplace(std::move(tokenizer));
@@ -168,7 +172,12 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::load(const LoadOptions& option
   return std::unique_ptr<LoadedModel>(new LoadedModel(std::move(impl)));
 }
 
-const GgufFile& LoadedModel::file() const { return *impl_->file; }
+const ModelFiles& LoadedModel::files() const { return impl_->files; }
+std::optional<std::string> LoadedModel::chat_template() const {
+  if (impl_->files.gguf == nullptr) return std::nullopt;
+  const auto text = impl_->files.gguf->get_string("tokenizer.chat_template");
+  return text ? std::optional(*text) : std::nullopt;
+}
 const ModelConfig& LoadedModel::config() const { return impl_->runner->config(); }
 const std::string& LoadedModel::hash() const { return impl_->hash; }
 const Tokenizer& LoadedModel::tokenizer() const { return *impl_->tokenizer; }

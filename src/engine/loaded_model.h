@@ -3,13 +3,14 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
 #include "engine/cache/kv_cache_set.h"
 #include "engine/cache/kv_pools.h"
 #include "engine/cache/profile.h"
-#include "engine/loader/gguf.h"
+#include "engine/models/model_files.h"
 #include "engine/runner/runner.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "kvant/core/status.h"
@@ -55,7 +56,9 @@ class LoadedModel {
   LoadedModel(const LoadedModel&) = delete;
   LoadedModel& operator=(const LoadedModel&) = delete;
 
-  const GgufFile& file() const;
+  const ModelFiles& files() const;
+  /// The text of the chat template; nothing when the model has none.
+  std::optional<std::string> chat_template() const;
   const ModelConfig& config() const;
   const std::string& hash() const;
   const Tokenizer& tokenizer() const;

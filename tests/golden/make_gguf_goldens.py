@@ -27,6 +27,7 @@ SCALES = {
     Type.Q4_K: (0, 2),
     Type.Q5_K: (0, 2),
     Type.Q6_K: (208,),
+    Type.MXFP4: (),
 }
 
 
@@ -43,6 +44,8 @@ def main() -> None:
                 block[offset : offset + 2] = np.array([rng.normal() * 0.1], dtype=np.float16).view(np.uint8)
             if kind == Type.BF16:
                 block = (rng.normal(size=32).astype(np.float32).view(np.uint32) >> 16).astype(np.uint16).view(np.uint8)
+            if kind == Type.MXFP4:
+                block[0] = rng.integers(115, 135)
             values = dequantize(block, kind).astype(np.float32).view(np.uint32)
             assert values.size == elements
             lines.append(f"{kind.name} {block.tobytes().hex()} {''.join(f'{v:08x}' for v in values)}")

@@ -154,8 +154,8 @@ struct Q6_K {
 struct Mxfp4 {
   static constexpr int kElements = 32, kBytes = 17;
   static void expand(const uint8_t* block, float* out) {
-    constexpr float kValues[16] = {0.0f,  0.5f,  1.0f,  1.5f,  2.0f,  3.0f,  4.0f,  6.0f,
-                                   -0.0f, -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f};
+    constexpr float kValues[16] = {0.0f, 0.5f,  1.0f,  1.5f,  2.0f,  3.0f,  4.0f,  6.0f,
+                                   0.0f, -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f};
     const float scale = std::ldexp(1.0f, block[0] - 127);
     for (int i = 0; i < 16; ++i) {
       out[i] = scale * kValues[block[1 + i] & 15];

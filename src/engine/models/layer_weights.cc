@@ -23,10 +23,14 @@ Status read_attention(const LayerConfig& layer, int64_t hidden, const LayerNames
     KVANT_ASSIGN_OR_RETURN(out.q_norm, store.norm(names.q_norm + ".weight", layer.head_dim_k));
     KVANT_ASSIGN_OR_RETURN(out.k_norm, store.norm(names.k_norm + ".weight", layer.head_dim_k));
   }
-  if (layer.sinks) KVANT_ASSIGN_OR_RETURN(out.sinks, store.vector(names.sinks, layer.num_q_heads));
+  if (layer.sinks) {
+    KVANT_ASSIGN_OR_RETURN(out.sinks, store.vector(names.sinks, layer.num_q_heads));
+  }
   KVANT_ASSIGN_OR_RETURN(out.output,
                          store.matrix(names.output + ".weight", hidden, int64_t{layer.num_q_heads} * layer.head_dim_v));
-  if (layer.output_bias) KVANT_ASSIGN_OR_RETURN(out.output_bias, store.vector(names.output + ".bias", hidden));
+  if (layer.output_bias) {
+    KVANT_ASSIGN_OR_RETURN(out.output_bias, store.vector(names.output + ".bias", hidden));
+  }
   return {};
 }
 

@@ -12,6 +12,7 @@
 namespace kvant::engine {
 
 class GgufFile;
+struct CheckpointFolder;
 
 /// A weight that can be read but has not been: its shape has been checked, its bytes have not been touched.
 struct WeightView {
@@ -52,5 +53,7 @@ struct ModelSource {
 /// Finds the architecture in the registry, reads its configuration and checks every tensor's presence and shape.
 /// No weight is read. Unknown architectures, RoPE scalings and activations are refused by name.
 Result<ModelSource> open_gguf_model(std::shared_ptr<const GgufFile> file);
+/// The same of a Hugging Face folder.
+Result<ModelSource> open_folder_model(std::shared_ptr<const CheckpointFolder> folder);
 
 }  // namespace kvant::engine

@@ -13,7 +13,8 @@ namespace kvant::engine {
 /// Which projections of attention have a bias.
 enum class AttentionBias : uint8_t {
   kConfigured,  ///< All of them where config.json says `attention_bias`.
-  kQkv,         ///< Queries, keys and values.
+  kQkv,         ///< Queries, keys and values, always.
+  kAll,         ///< All of them, always.
 };
 
 /// How a folder's files hold experts.
@@ -29,6 +30,7 @@ struct Family {
   bool in_gguf = true;                 ///< False: its GGUF files go under another family's name.
   bool interleaved_gguf_rows = false;  ///< GGUF files hold q and k rows as RoPE pairs side by side.
   std::string_view gguf_ffn_norm = "ffn_norm";
+  int32_t head_dim = 0;  ///< Where a folder's config.json does not say; 0 = hidden size over heads.
   bool qk_norm = false;
   bool post_norms = false;
   bool sinks = false;
@@ -40,6 +42,7 @@ struct Family {
   float window_theta = 0.0f;     ///< Of layers with a window, which have no RoPE scaling; 0 = as all others.
   bool whole_yarn_pairs = true;  ///< RopeScaling::whole_pairs where the checkpoint does not say.
   int32_t window_period = 0;     ///< Every so many layers the last one sees everything; 0 = all layers have the window.
+  bool window_if_told = false;   ///< Folders mean their window only where `use_sliding_window` is true.
   int32_t rope_period = 0;       ///< Every so many layers the last one has no RoPE; 0 = all have it.
   int32_t wide_scale_layers = 0;  ///< GGUF files with so many layers scale scores by hidden size over heads.
   float score_cap = 0.0f;         ///< Soft caps where the checkpoint does not say.

@@ -15,7 +15,7 @@ Status check_vocabulary(const LoadedModel& draft, const LoadedModel& target) {
   const auto refuse = [&](std::string_view why) {
     return Status(StatusCode::kInvalidArgument,
                   fmt::format("draft model {} {}; a draft model needs the vocabulary of the model it drafts for",
-                              draft.file().name(), why));
+                              draft.files().name, why));
   };
   const int32_t drafted = draft.config().vocabulary_size, wanted = target.config().vocabulary_size;
   if (drafted != wanted) return refuse(fmt::format("has {} tokens, the model {}", drafted, wanted));

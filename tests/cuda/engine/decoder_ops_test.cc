@@ -203,13 +203,43 @@ TEST_F(CudaDecoderOps, GateLikeTheCpu) {
     gate_up[0] = -60.0f;
     gate_up[1] = 100.0f;
     std::vector<float> want(static_cast<size_t>(5 * size));
-    ASSERT_TRUE(apply_gate({.gate_up = gate_up.data(), .num_rows = 5, .size = size, .out = want.data()}, cpu_).ok());
-    const DeviceBuffer in = send(bits(gate_up)), out = send(std::vector<uint16_t>(want.size(), 0x7fff));
-    ASSERT_TRUE(apply_gate({.gate_up = in.data(), .num_rows = 5, .size = size, .out = out.data()}, stream()).ok());
-    const std::vector<float> got = read_bf16(out);
-    for (size_t i = 0; i < want.size(); ++i)
-      expect_near(got[i], want[i], kvant::test::bf16_activation_tolerance(std::abs(want[i])), i);
+    for (const GateKind kind : {GateKind::kSilu, GateKind::kGeluTanh, GateKind::kClampedSwish}) {
+      GateArgs args{.gate = {.kind = kind, .limit = 3.0f}, .num_rows = 5, .size = size};
+      args.gate_up = gate_up.data();
+      args.out = want.data();
+      ASSERT_TRUE(apply_gate(args, cpu_).ok());
+      const DeviceBuffer in = send(bits(gate_up)), out = send(std::vector<uint16_t>(want.size(), 0x7fff));
+      args.gate_up = in.data();
+      args.out = out.data();
+      ASSERT_TRUE(apply_gate(args, stream()).ok());
+      const std::vector<float> got = read_bf16(out);
+      for (size_t i = 0; i < want.size(); ++i)
+        expect_near(got[i], want[i], kvant::test::bf16_activation_tolerance(std::abs(want[i])), i);
+    }
   }
+}
+
+TEST_F(CudaDecoderOps, FinishBlocksLikeTheCpu) {
+  constexpr int kRows = 5, kWidth = 72;
+  std::vector<float> x = random_values(kRows * kWidth, 21), sum = random_values(kRows * kWidth, 22);
+  const std::vector<float> weight = random_values(kWidth, 23), bias = random_values(kWidth, 24);
+  const DeviceBuffer device_x = send(x), device_sum = send(sum), device_weight = send(weight), device_bias = send(bias);
+  ASSERT_TRUE(add_bias(x.data(), kRows, kWidth, bias.data(), cpu_).ok());
+  ASSERT_TRUE(add_bias(device_x.as<float>(), kRows, kWidth, device_bias.as<float>(), stream()).ok());
+  NormAddArgs args{.num_rows = kRows, .dim = kWidth, .epsilon = 1e-6f};
+  args.x = x.data();
+  args.weight = weight.data();
+  args.sum = sum.data();
+  ASSERT_TRUE(normalise_add(args, cpu_).ok());
+  args.x = device_x.as<float>();
+  args.weight = device_weight.as<float>();
+  args.sum = device_sum.as<float>();
+  ASSERT_TRUE(normalise_add(args, stream()).ok());
+  ASSERT_TRUE(soft_cap(sum.data(), kRows, kWidth, 2.0f, cpu_).ok());
+  ASSERT_TRUE(soft_cap(device_sum.as<float>(), kRows, kWidth, 2.0f, stream()).ok());
+  const std::vector<float> got = read<float>(device_sum);
+  for (size_t i = 0; i < sum.size(); ++i)
+    expect_near(got[i], sum[i], kvant::test::f32_activation_tolerance(1.0 + std::abs(sum[i])), i);
 }
 
 TEST_F(CudaDecoderOps, EmbedRowsOfTheTable) {
@@ -226,10 +256,10 @@ TEST_F(CudaDecoderOps, EmbedRowsOfTheTable) {
   ASSERT_TRUE(embedding) << embedding.error().to_string();
   const std::vector<int32_t> tokens = {49, 0, 7, 7};
   const DeviceBuffer ids = send(tokens), out = send(std::vector<float>(tokens.size() * kWidth, NAN));
-  ASSERT_TRUE(embedding->run(ids.as<int32_t>(), std::ssize(tokens), 1.0f, out.as<float>(), stream()).ok());
+  ASSERT_TRUE(embedding->run(ids.as<int32_t>(), std::ssize(tokens), 2.0f, out.as<float>(), stream()).ok());
   const std::vector<float> got = read<float>(out);
   for (size_t i = 0; i < got.size(); ++i)
-    ASSERT_EQ(got[i], table[static_cast<size_t>(tokens[i / kWidth]) * kWidth + i % kWidth]) << i;
+    ASSERT_EQ(got[i], 2.0f * table[static_cast<size_t>(tokens[i / kWidth]) * kWidth + i % kWidth]) << i;
 }
 
 TEST_F(CudaDecoderOps, DrawTheMostLikelyTokenLikeTheCpu) {

@@ -184,9 +184,9 @@ TEST(RopeParams, ScalesLlama3Frequencies) {
                         .theta = 500000.0f,
                         .scaling = {.kind = RopeScalingKind::kLlama3,
                                     .factor = 32.0f,
+                                    .original_context = 8192,
                                     .low_frequency_factor = 1.0f,
-                                    .high_frequency_factor = 4.0f,
-                                    .original_context = 8192},
+                                    .high_frequency_factor = 4.0f},
                         .frequency_factors = {}};
   const std::vector<float> factors = rope_params(rope).frequency_factors;
   ASSERT_EQ(factors.size(), 32u);

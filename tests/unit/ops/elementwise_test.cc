@@ -1,12 +1,14 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <numbers>
 #include <vector>
 
 #include <gtest/gtest.h>
 
 #include "kvant/core/thread_pool.h"
 #include "ops/activation.h"
+#include "ops/decoder_ops.h"
 #include "ops/norm.h"
 #include "test_inputs.h"
 
@@ -54,6 +56,52 @@ TEST(SiluMul, SplitsFusedRows) {
     silu_mul(fused.data() + row * 2 * kSize, fused.data() + row * 2 * kSize + kSize, kSize, expected.data());
     ASSERT_TRUE(std::equal(expected.begin(), expected.end(), out.begin() + row * kSize)) << "row " << row;
   }
+}
+
+TEST(Gate, MatchesTheFormulaOfEveryKind) {
+  ThreadPool pool(2);
+  constexpr int64_t kSize = 37;
+  std::vector<float> fused = random_values(2 * kSize, 15);
+  for (float& value : fused) value *= 4.0f;
+  fused[0] = -100.0f;
+  fused[1] = 100.0f;
+  const auto swish = [](double x, double slope) { return x / (1.0 + std::exp(-slope * x)); };
+  for (const GateKind kind : {GateKind::kSilu, GateKind::kGeluTanh, GateKind::kClampedSwish}) {
+    std::vector<float> out(kSize);
+    gate_rows({.kind = kind, .limit = 3.0f}, fused.data(), 1, kSize, out.data(), Stream::on_cpu(pool));
+    for (size_t i = 0; i < out.size(); ++i) {
+      const double g = fused[i], u = fused[kSize + i];
+      double expected = swish(g, 1.0) * u;
+      if (kind == GateKind::kGeluTanh)
+        expected = 0.5 * g * (1.0 + std::tanh(std::sqrt(2.0 / std::numbers::pi) * (g + 0.044715 * g * g * g))) * u;
+      if (kind == GateKind::kClampedSwish) expected = swish(std::min(g, 3.0), 1.702) * (std::clamp(u, -3.0, 3.0) + 1.0);
+      EXPECT_NEAR(out[i], expected, 2e-6 * std::abs(expected) + 1e-6) << "kind " << static_cast<int>(kind) << ", " << i;
+    }
+  }
+}
+
+TEST(SoftCap, BoundsEveryValueSmoothly) {
+  ThreadPool pool(2);
+  std::vector<float> x = random_values(3 * 5001, 16);
+  for (float& value : x) value *= 50.0f;
+  const std::vector<float> before = x;
+  soft_cap_rows(x.data(), 3, 5001, 30.0f, Stream::on_cpu(pool));
+  for (size_t i = 0; i < x.size(); ++i) ASSERT_NEAR(x[i], 30.0 * std::tanh(before[i] / 30.0), 1e-5 * 30.0) << i;
+}
+
+TEST(NormaliseAdd, AddsTheNormedRows) {
+  ThreadPool pool(2);
+  constexpr int64_t kRows = 5, kDim = 40;
+  std::vector<float> x = random_values(kRows * kDim, 17);
+  const std::vector<float> weight = random_values(kDim, 18);
+  std::vector<float> normed(x.size()), sum(x.size(), 3.0f);
+  rms_norm(x.data(), kRows, kDim, weight.data(), 1e-5f, normed.data(), Stream::on_cpu(pool));
+  ASSERT_TRUE(
+      normalise_add(
+          {.x = x.data(), .num_rows = kRows, .dim = kDim, .weight = weight.data(), .epsilon = 1e-5f, .sum = sum.data()},
+          Stream::on_cpu(pool))
+          .ok());
+  for (size_t i = 0; i < sum.size(); ++i) EXPECT_EQ(sum[i], 3.0f + normed[i]);
 }
 
 TEST(Add, AddsEveryElementInPlace) {

@@ -1,7 +1,9 @@
 #include "ops/rope.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <numbers>
 #include <numeric>
 #include <vector>
 
@@ -94,6 +96,33 @@ TEST(Llama3FrequencyFactors, KeepsHighAndDividesLowFrequencies) {
   const double turns = 8192.0 * std::pow(500000.0, -60.0 / 128.0) / 6.283185307179586;
   const double smooth = (turns - 1.0) / 3.0;
   EXPECT_NEAR(factors[30], 1.0 / (smooth + (1.0 - smooth) / 8.0), 1e-6);
+}
+
+TEST(Rope, RampsYarnFactorsBetweenFastAndSlowPairs) {
+  // Pairs turn 32 times and once in 4096 positions at 15.6 and 31.1 of 32.
+  const YarnScaling scaling{.factor = 8.0, .original_context = 4096.0, .whole_pairs = true};
+  const std::vector<float> factors = yarn_frequency_factors(64, 1e4, scaling);
+  ASSERT_EQ(factors.size(), 32u);
+  const double low = std::floor(64 * std::log(4096 / (32 * 2 * std::numbers::pi)) / (2 * std::log(1e4)));
+  const double high = std::ceil(64 * std::log(4096 / (2 * std::numbers::pi)) / (2 * std::log(1e4)));
+  for (size_t i = 0; i < factors.size(); ++i) {
+    const double kept = 1.0 - std::clamp((static_cast<double>(i) - low) / (high - low), 0.0, 1.0);
+    EXPECT_NEAR(factors[i], 1.0 / (kept + (1.0 - kept) / 8.0), 1e-5) << i;
+  }
+  EXPECT_EQ(factors[0], 1.0f);
+  EXPECT_GT(factors[20], 1.0f);
+}
+
+TEST(Rope, ScalesWhatItTurns) {
+  ThreadPool pool(1);
+  std::vector<float> plain = random_values(16, 21), scaled = plain;
+  const std::vector<int32_t> positions = {5};
+  Rope one({.dim = 16}), other({.dim = 16, .scale = 1.5});
+  one.set_positions(positions);
+  other.set_positions(positions);
+  one.apply(plain.data(), 1, 16, 16, Stream::on_cpu(pool));
+  other.apply(scaled.data(), 1, 16, 16, Stream::on_cpu(pool));
+  for (size_t i = 0; i < plain.size(); ++i) EXPECT_NEAR(scaled[i], 1.5f * plain[i], 1e-5f);
 }
 
 }  // namespace

@@ -1,0 +1,85 @@
+#include "support/family_golden.h"
+#include "support/tolerance.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace kvant::engine {
+namespace {
+
+using testing::CheckpointDir;
+using testing::FamilyGolden;
+
+/// What transformers says of tiny models of every family, from folders and from GGUF files.
+class FamilyGoldens : public ::testing::TestWithParam<std::filesystem::path> {
+ protected:
+  FamilyGolden golden_{GetParam()};
+  ThreadPool pool_{2};
+
+  /// Rows of logits of all tokens: the prompt in one piece, then steps.
+  std::vector<float> run(ModelSource source, std::string_view kv) {
+    auto runner = Runner::create(std::move(source), {.weights = WeightFormat::kF32, .progress = {}}, pool_);
+    EXPECT_TRUE(runner) << runner.error().to_string();
+    const auto cache =
+        (*runner)->create_cache({.spec = testing::spec(kv), .max_tokens = 64, .profile = nullptr}).value();
+    const std::vector<int32_t> tokens = golden_.tokens();
+    const auto vocabulary = static_cast<size_t>(golden_.vocabulary());
+    std::vector<float> logits(tokens.size() * vocabulary);
+    const SequenceId sequence = cache->add_sequence().value();
+    size_t done = 0;
+    while (done < tokens.size()) {
+      const size_t count = done == 0 ? golden_.prompt_tokens() : 1;
+      const BatchRow row{.cache = cache.get(),
+                         .sequence = sequence,
+                         .tokens = std::span(tokens).subspan(done, count),
+                         .phase = done == 0 ? RowPhase::kPrefill : RowPhase::kDecode,
+                         .logits = LogitsWanted::kAll};
+      const Status status = (*runner)->forward({&row, 1}, logits.data() + done * vocabulary);
+      EXPECT_TRUE(status.ok()) << status.to_string();
+      done += count;
+    }
+    return logits;
+  }
+
+  void check(std::span<const float> logits, double tolerance) const {
+    const auto vocabulary = static_cast<size_t>(golden_.vocabulary());
+    ASSERT_EQ(golden_.rows().size() * vocabulary, logits.size());
+    for (int32_t position = 0; position < std::ssize(golden_.rows()); ++position) {
+      const FamilyGolden::Row& row = golden_.rows()[static_cast<size_t>(position)];
+      const auto found = logits.subspan(static_cast<size_t>(position) * vocabulary, vocabulary);
+      double sum = 0;
+      for (const float logit : found) sum += std::exp(static_cast<double>(logit));
+      ASSERT_NEAR(std::log(sum), row.log_sum_exp, tolerance) << "position " << position;
+      for (int32_t i = 0; i < std::ssize(row.samples); ++i) {
+        ASSERT_NEAR(found[static_cast<size_t>(golden_.sample_id(position, i))], row.samples[static_cast<size_t>(i)],
+                    tolerance)
+            << "position " << position << " id " << golden_.sample_id(position, i);
+      }
+    }
+  }
+};
+
+TEST_P(FamilyGoldens, MatchTransformersFromAFolder) {
+  const CheckpointDir dir;
+  golden_.write_folder(dir);
+  check(run(golden_.open_folder(dir), "f32"), test::golden_logit_tolerance());
+}
+
+TEST_P(FamilyGoldens, MatchTransformersFromAGgufFile) {
+  if (!golden_.has_gguf()) GTEST_SKIP() << "no GGUF files of such a model exist";
+  check(run(testing::open_model(golden_.gguf()), "f32"), test::golden_logit_tolerance());
+}
+
+TEST_P(FamilyGoldens, StayCloseWithABf16Cache) {
+  const CheckpointDir dir;
+  golden_.write_folder(dir);
+  check(run(golden_.open_folder(dir), "bf16"), test::golden_bf16_logit_tolerance());
+}
+
+INSTANTIATE_TEST_SUITE_P(Tiny, FamilyGoldens, ::testing::ValuesIn(testing::family_golden_files()),
+                         [](const auto& test) { return test.param.stem().string(); });
+
+TEST(FamilyGoldenFiles, CoverEveryFamily) { EXPECT_GE(testing::family_golden_files().size(), 18u); }
+
+}  // namespace
+}  // namespace kvant::engine
