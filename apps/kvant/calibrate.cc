@@ -10,6 +10,7 @@
 #include "command.h"
 #include "engine/cache/profile.h"
 #include "engine/calibration/calibrate.h"
+#include "engine/text_chunks.h"
 #include "file_io.h"
 #include "json_output.h"
 #include "model_options.h"
@@ -53,18 +54,24 @@ Status run(const CalibrateOptions& options) {
   engine::LoadOptions load;
   load.context = engine::kCalibrationContext;
   KVANT_ASSIGN_OR_RETURN(const auto model, load_model(model_options, std::move(load), bar));
-  std::vector<int32_t> tokens = model->tokenizer().encode(text);
+  std::vector<int32_t> tokens = engine::encode_chunks(model->tokenizer(), text, engine::kCalibrationContext);
   tokens.resize(std::min(tokens.size(), static_cast<size_t>(options.tokens)));
-  KVANT_ASSIGN_OR_RETURN(
-      const engine::KvProfile profile,
-      engine::calibrate(model->runner(), tokens, engine::kCalibrationContext, model->hash(), progress_to(bar)));
+  std::vector<float> score_noise;
+  KVANT_ASSIGN_OR_RETURN(const engine::KvProfile profile,
+                         engine::calibrate(model->runner(), tokens, engine::kCalibrationContext, model->hash(),
+                                           progress_to(bar), &score_noise));
   bar.erase();
   KVANT_RETURN_IF_ERROR(engine::save_profile(profile, options.out));
   if (options.json) {
-    print_json(
-        {{"profile", options.out}, {"id", profile.id}, {"tokens", profile.tokens}, {"context", profile.context}});
+    print_json({{"profile", options.out},
+                {"id", profile.id},
+                {"tokens", profile.tokens},
+                {"context", profile.context},
+                {"score_noise", score_noise}});
   } else {
     std::printf("wrote %s: profile %s of %d tokens\n", options.out.c_str(), profile.id.c_str(), profile.tokens);
+    if (const std::string rough = engine::describe_rough_layers(score_noise); !rough.empty())
+      std::printf("%s\n", rough.c_str());
   }
   return {};
 }

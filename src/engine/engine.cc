@@ -43,12 +43,19 @@ struct ChatFormat {
 
 ChatFormat read_chat_format(const LoadedModel& model) {
   ChatFormat out;
-  const std::optional<std::string> source = model.chat_template();
-  if (!source) return out;
-  if (auto parsed = ChatTemplate::parse(*source))
+  const auto unusable = [](const Status& why) {
+    return fmt::format("the model's chat template cannot be used: {}", why.message());
+  };
+  const auto source = model.chat_template();
+  if (!source) {
+    out.error = unusable(source.error());
+    return out;
+  }
+  if (!source->has_value()) return out;
+  if (auto parsed = ChatTemplate::parse(**source))
     out.chat_template.emplace(*std::move(parsed));
   else
-    out.error = fmt::format("the model's chat template cannot be used: {}", parsed.error().message());
+    out.error = unusable(parsed.error());
   return out;
 }
 

@@ -10,6 +10,8 @@
 #include "engine/calibration/calibrate.h"
 #include "engine/calibration/profile_store.h"
 #include "engine/models/model_source.h"
+#include "engine/text_chunks.h"
+#include "engine/tokenizer/folder_chat_template.h"
 #include "kvant/attn/attention.h"
 #include "kvant/attn/validate.h"
 #include "kvant/core/device.h"
@@ -81,7 +83,7 @@ Status check_spec(const attn::KvSpec& spec, const LoadOptions& options, const Mo
 
 Result<Tokenizer> open_tokenizer(const ModelFiles& files) {
   if (files.gguf != nullptr) return Tokenizer::from_gguf(*files.gguf);
-  return failure(StatusCode::kUnsupported, fmt::format("{}: tokenizers of folders are not read", files.name));
+  return Tokenizer::from_folder(files.folder->path);
 }
 
 }  // namespace
@@ -125,11 +127,13 @@ Result<std::shared_ptr<const KvProfile>> LoadedModel::Impl::automatic_profile() 
     profile_origin = "self-calibrated";
     return std::make_shared<const KvProfile>(*std::move(stored));
   }
-  std::vector<int32_t> tokens = tokenizer->encode(neutral_text());
-  tokens.resize(std::min<size_t>(tokens.size(), kCalibrationTokens));
   const int32_t context = std::min(kCalibrationContext, runner->max_context());
-  KVANT_ASSIGN_OR_FAIL(KvProfile made, calibrate(*runner, tokens, context, hash, options.progress));
+  std::vector<int32_t> tokens = encode_chunks(*tokenizer, neutral_text(), context);
+  tokens.resize(std::min<size_t>(tokens.size(), kCalibrationTokens));
+  std::vector<float> score_noise;
+  KVANT_ASSIGN_OR_FAIL(KvProfile made, calibrate(*runner, tokens, context, hash, options.progress, &score_noise));
   notify(fmt::format("made KV profile {} of this model from {} tokens of a built-in text", made.id, made.tokens));
+  if (const std::string rough = describe_rough_layers(score_noise); !rough.empty()) notify(rough);
   store.keep(made);
   profile_origin = "self-calibrated";
   return std::make_shared<const KvProfile>(std::move(made));
@@ -173,10 +177,12 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::load(const LoadOptions& option
 }
 
 const ModelFiles& LoadedModel::files() const { return impl_->files; }
-std::optional<std::string> LoadedModel::chat_template() const {
-  if (impl_->files.gguf == nullptr) return std::nullopt;
-  const auto text = impl_->files.gguf->get_string("tokenizer.chat_template");
-  return text ? std::optional(*text) : std::nullopt;
+Result<std::optional<std::string>> LoadedModel::chat_template() const {
+  const ModelFiles& files = impl_->files;
+  if (files.gguf == nullptr) return read_folder_chat_template(files.folder->path);
+  constexpr std::string_view kKey = "tokenizer.chat_template";
+  if (!files.gguf->contains(kKey)) return std::optional<std::string>();
+  return files.gguf->get_string(kKey).map([](std::string text) { return std::optional(std::move(text)); });
 }
 const ModelConfig& LoadedModel::config() const { return impl_->runner->config(); }
 const std::string& LoadedModel::hash() const { return impl_->hash; }

@@ -58,7 +58,7 @@ class LoadedModel {
 
   const ModelFiles& files() const;
   /// The text of the chat template; nothing when the model has none.
-  std::optional<std::string> chat_template() const;
+  Result<std::optional<std::string>> chat_template() const;
   const ModelConfig& config() const;
   const std::string& hash() const;
   const Tokenizer& tokenizer() const;

@@ -1,4 +1,5 @@
 #include "support/family_golden.h"
+#include "engine/calibration/calibrate.h"
 #include "support/tolerance.h"
 
 #include <algorithm>
@@ -17,11 +18,11 @@ class FamilyGoldens : public ::testing::TestWithParam<std::filesystem::path> {
   ThreadPool pool_{2};
 
   /// Rows of logits of all tokens: the prompt in one piece, then steps.
-  std::vector<float> run(ModelSource source, std::string_view kv) {
+  std::vector<float> run(ModelSource source, std::string_view kv, std::shared_ptr<const KvProfile> profile = nullptr) {
     auto runner = Runner::create(std::move(source), {.weights = WeightFormat::kF32, .progress = {}}, pool_);
     EXPECT_TRUE(runner) << runner.error().to_string();
     const auto cache =
-        (*runner)->create_cache({.spec = testing::spec(kv), .max_tokens = 64, .profile = nullptr}).value();
+        (*runner)->create_cache({.spec = testing::spec(kv), .max_tokens = 64, .profile = std::move(profile)}).value();
     const std::vector<int32_t> tokens = golden_.tokens();
     const auto vocabulary = static_cast<size_t>(golden_.vocabulary());
     std::vector<float> logits(tokens.size() * vocabulary);
@@ -74,6 +75,23 @@ TEST_P(FamilyGoldens, StayCloseWithABf16Cache) {
   const CheckpointDir dir;
   golden_.write_folder(dir);
   check(run(golden_.open_folder(dir), "bf16"), test::golden_bf16_logit_tolerance());
+}
+
+TEST_P(FamilyGoldens, StayCloseWithConditionedKeys) {
+  // Everything is in the exact tail, so that conditioning alone is seen, and f16 rounding after it.
+  constexpr std::string_view kSpec = "nvfp4:cond=full:edges=0,64";
+  const CheckpointDir dir;
+  golden_.write_folder(dir);
+  auto runner =
+      Runner::create(golden_.open_folder(dir), {.weights = WeightFormat::kF32, .progress = {}}, pool_).value();
+  const std::vector<int32_t> text = testing::random_tokens(160, golden_.vocabulary(), 5);
+  auto profile = calibrate(*runner, text, 80, "hash", {});
+  ASSERT_TRUE(profile) << profile.error().to_string();
+  ModelSource source = golden_.open_folder(dir);
+  // Layers with a window would be left alone.
+  for (LayerConfig& layer : source.config.layers) layer.kv_override = testing::spec(kSpec);
+  check(run(std::move(source), kSpec, std::make_shared<const KvProfile>(*std::move(profile))),
+        test::golden_bf16_logit_tolerance());
 }
 
 INSTANTIATE_TEST_SUITE_P(Tiny, FamilyGoldens, ::testing::ValuesIn(testing::family_golden_files()),

@@ -1,4 +1,5 @@
 #include "engine/calibration/calibrate.h"
+#include "engine/calibration/conditioned_keys.h"
 #include "engine/calibration/profile_store.h"
 #include "support/engine_models.h"
 #include "support/temp_dir.h"
@@ -61,6 +62,46 @@ TEST_F(ProfileTest, GivesRoomAboveWhatItSaw) {
   EXPECT_FLOAT_EQ(scale_for_format(attn::KvFormat::kE4m3, nvfp4_scale(448.0f)), 2.0f);
   EXPECT_FLOAT_EQ(scale_for_format(attn::KvFormat::kE5m2, nvfp4_scale(57344.0f)), 2.0f);
   EXPECT_FLOAT_EQ(scale_for_format(attn::KvFormat::kBf16, 0.06f), 1.0f);
+}
+
+TEST_F(ProfileTest, MeasuresWhatRoundingDoesToScores) {
+  std::vector<float> noise;
+  const std::vector<int32_t> text = testing::random_tokens(200, model_->vocabulary(), 9);
+  ASSERT_TRUE(calibrate(model_->runner(), text, 100, model_->hash(), {}, &noise));
+  ASSERT_EQ(noise.size(), profile_->layers.size());
+  for (const float value : noise) {
+    EXPECT_GT(value, 0.0f);
+    EXPECT_LT(value, 1.0f);
+  }
+}
+
+TEST_F(ProfileTest, NamesLayersWithRoughKeys) {
+  EXPECT_EQ(describe_rough_layers(std::vector<float>{0.1f, 0.3f}), "");
+  EXPECT_NE(describe_rough_layers(std::vector<float>{2.0f, 0.1f, 3.5f}).find("layers 0,2: NVFP4 moves"),
+            std::string::npos);
+  EXPECT_NE(describe_rough_layers(std::vector<float>{0.1f, 2.0f}).find("--kv-layers \"1=bf16;*=nvfp4\""),
+            std::string::npos);
+}
+
+TEST(ScoreNoise, IsInUnitsOfScores) {
+  LayerConfig layer;
+  layer.num_q_heads = layer.num_kv_heads = 1;
+  layer.head_dim_k = layer.head_dim_v = 64;
+  layer.softmax_scale = 0.125f;
+  const std::vector<double> queries(64, 1.0);
+  LayerProfile profile{.mu = std::vector<float>(64, 0.0f),
+                       .z = std::vector<float>(64, 1.0f),
+                       .zi = std::vector<float>(64, 1.0f),
+                       .g_k = {{1.0f}, {1.0f}, {1.0f}},
+                       .g_v = {1.0f}};
+  ThreadPool pool(1);
+  const auto noise = [&](float size) {
+    std::vector<float> keys;
+    for (int32_t i = 0; i < 64 * 32; ++i) keys.push_back(size * std::sin(static_cast<float>(i * i % 97)));
+    return score_noise(layer, profile, keys, queries, Stream::on_cpu(pool)).value();
+  };
+  EXPECT_GT(noise(1.0f), 0.0f);
+  EXPECT_NEAR(noise(10.0f) / noise(1.0f), 10.0f, 2.0f);
 }
 
 TEST_F(ProfileTest, ComesBackFromAFile) {

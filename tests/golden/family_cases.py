@@ -23,6 +23,7 @@ def config(hf_class: str, **changes: Any) -> dict[str, Any]:
         "num_hidden_layers": 2,
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
+        "head_dim": 64,  # The least that CUDA runs.
         "max_position_embeddings": 1024,
         "rms_norm_eps": 1e-5,
         "hidden_act": "silu",
@@ -46,16 +47,15 @@ LLAMA3 = {
 }
 YARN = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 24}
 GEMMA = {
-    "head_dim": 32,
     "hidden_act": None,
     "hidden_activation": "gelu_pytorch_tanh",
-    "query_pre_attn_scalar": 24,
+    "query_pre_attn_scalar": 48,
     "sliding_window": 12,
 }
 GEMMA3 = config("Gemma3ForCausalLM", **GEMMA | {"num_hidden_layers": 6, "rope_theta": None})
+GEMMA3_270M = {"head_dim": 256, "num_attention_heads": 4, "num_key_value_heads": 1, "query_pre_attn_scalar": 256}
 GPT_OSS = config(
     "GptOssForCausalLM",
-    head_dim=16,
     num_hidden_layers=3,
     num_local_experts=6,
     num_experts_per_tok=3,
@@ -76,7 +76,6 @@ GPT_OSS = config(
 )
 QWEN3_MOE = config(
     "Qwen3MoeForCausalLM",
-    head_dim=32,
     num_hidden_layers=3,
     moe_intermediate_size=48,
     num_experts=8,
@@ -89,13 +88,13 @@ QWEN3_MOE = config(
 
 CASES = [
     Case("llama2_untied_f32", "llama", llama(tie_word_embeddings=False, num_key_value_heads=4), dtype="F32"),
-    Case("llama3_scaled", "llama", llama(rope_theta=500000.0, rope_scaling=LLAMA3, head_dim=16)),
+    Case("llama3_scaled", "llama", llama(rope_theta=500000.0, rope_scaling=LLAMA3)),
     Case("llama_linear", "llama", llama(rope_scaling={"type": "linear", "factor": 3.0})),
     Case("llama_yarn", "llama", llama(rope_scaling=YARN)),
     Case("llama_dynamic", "llama", llama(rope_scaling={"type": "dynamic", "factor": 2.0}), gguf=False),
-    Case("llama_attention_bias", "llama", llama(attention_bias=True, num_attention_heads=8, head_dim=16)),
+    Case("llama_attention_bias", "llama", llama(attention_bias=True, num_attention_heads=8)),
     Case("smollm2", "llama", llama(num_attention_heads=3, num_key_value_heads=1, hidden_size=96, rope_theta=100000)),
-    Case("mistral_window", "mistral", config("MistralForCausalLM", sliding_window=12, head_dim=32), gguf=False),
+    Case("mistral_window", "mistral", config("MistralForCausalLM", sliding_window=12), gguf=False),
     Case(
         "qwen2_bias",
         "qwen2",
@@ -113,7 +112,7 @@ CASES = [
         ),
         gguf=False,
     ),
-    Case("qwen3", "qwen3", config("Qwen3ForCausalLM", head_dim=32, rope_theta=1e6)),
+    Case("qwen3", "qwen3", config("Qwen3ForCausalLM", rope_theta=1e6)),
     Case("qwen3_moe", "qwen3moe", QWEN3_MOE),
     Case("qwen3_moe_shares", "qwen3moe", QWEN3_MOE | {"norm_topk_prob": False, "mlp_only_layers": [1]}, gguf=False),
     Case(
@@ -122,7 +121,7 @@ CASES = [
         config("Gemma2ForCausalLM", **GEMMA)
         | {"num_hidden_layers": 4, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 0.5},
     ),
-    Case("gemma3", "gemma3", GEMMA3 | {"rope_theta": 1e6, "rope_local_base_freq": 10000.0}),
+    Case("gemma3", "gemma3", GEMMA3 | GEMMA3_270M | {"rope_theta": 1e6, "rope_local_base_freq": 10000.0}),
     Case(
         "gemma3_scaled",
         "gemma3",
@@ -141,6 +140,14 @@ CASES = [
     Case(
         "smollm3",
         "smollm3",
-        config("SmolLM3ForCausalLM", num_hidden_layers=4, rope_theta=5e6, no_rope_layers=[1, 1, 1, 0], pad_token_id=2, bos_token_id=1, eos_token_id=2),
+        config(
+            "SmolLM3ForCausalLM",
+            num_hidden_layers=4,
+            rope_theta=5e6,
+            no_rope_layers=[1, 1, 1, 0],
+            pad_token_id=2,
+            bos_token_id=1,
+            eos_token_id=2,
+        ),
     ),
 ]

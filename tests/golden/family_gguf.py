@@ -141,7 +141,11 @@ def gguf_model(case: Case, tensors: list[dict[str, Any]]) -> dict[str, Any] | No
     out = []
     for tensor in tensors:
         name, shape = tensor["name"], tensor["shape"]
-        top = {"model.embed_tokens.weight": "token_embd", "lm_head.weight": "output", "model.norm.weight": "output_norm"}
+        top = {
+            "model.embed_tokens.weight": "token_embd",
+            "lm_head.weight": "output",
+            "model.norm.weight": "output_norm",
+        }
         if name in top:
             recipe = {"name": f"{top[name]}.weight", "from": [name], "shape": shape[::-1]}
             out.append(recipe | (norm if top[name] == "output_norm" else {}))

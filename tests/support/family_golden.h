@@ -105,17 +105,20 @@ class FamilyGolden {
     for (const auto& size : tensor.at("shape")) count *= size.get<size_t>();
     return count;
   }
-  static std::vector<uint8_t> codes(const Json& tensor) {
+  std::string salted_name(const Json& tensor) const {
+    return json_.at("salt").get<std::string>() + tensor.at("name").get<std::string>();
+  }
+  std::vector<uint8_t> codes(const Json& tensor) const {
     const uint32_t modulus = tensor.at("scale"), offset = tensor.at("offset");
     std::vector<uint8_t> out;
-    for (const uint32_t bits : hashes(tensor.at("name"), count_of(tensor)))
+    for (const uint32_t bits : hashes(salted_name(tensor), count_of(tensor)))
       out.push_back(static_cast<uint8_t>(offset + (bits >> 8) % modulus));
     return out;
   }
-  static std::vector<float> values(const Json& tensor) {
+  std::vector<float> values(const Json& tensor) const {
     const float scale = tensor.at("scale"), offset = tensor.at("offset");
     std::vector<float> out;
-    for (const uint32_t bits : hashes(tensor.at("name"), count_of(tensor))) {
+    for (const uint32_t bits : hashes(salted_name(tensor), count_of(tensor))) {
       const float value = static_cast<float>(static_cast<int32_t>(bits >> 8) - (1 << 23)) * 0x1p-23f * scale + offset;
       out.push_back(tensor.at("dtype") == "BF16" ? bf16_to_float(float_to_bf16(value)) : value);
     }

@@ -4,11 +4,16 @@
 #include <cmath>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "engine/calibration/key_statistics.h"
 
 namespace kvant::engine {
 namespace {
+
+/// Error of attention scores, in nats, from which a layer is named. Small models whose NVFP4 caches do well stay below
+/// half of it.
+constexpr float kRoughScores = 1.0f;
 
 /// Unhooks the observer on every way out.
 class ObserverGuard {
@@ -35,7 +40,7 @@ bool all_finite(const KvProfile& profile) {
 }  // namespace
 
 Result<KvProfile> calibrate(Runner& runner, std::span<const int32_t> tokens, int32_t context,
-                            std::string_view model_hash, const ProgressFn& progress) {
+                            std::string_view model_hash, const ProgressFn& progress, std::vector<float>* score_noise) {
   if (tokens.empty() || context < 1)
     return failure(StatusCode::kInvalidArgument, "calibration needs a text of at least one token");
   attn::KvSpec spec;
@@ -68,7 +73,25 @@ Result<KvProfile> calibrate(Runner& runner, std::span<const int32_t> tokens, int
   profile.tokens = static_cast<int32_t>(total);
   profile.context = std::min(context, static_cast<int32_t>(total));
   profile.id = profile_id(profile);
+  if (score_noise != nullptr) {
+    KVANT_ASSIGN_OR_FAIL(*score_noise, statistics.score_noise(profile, runner.host_stream()));
+  }
   return profile;
+}
+
+std::string describe_rough_layers(std::span<const float> score_noise) {
+  std::vector<size_t> layers;
+  float most = 0.0f;
+  for (size_t i = 0; i < score_noise.size(); ++i) {
+    most = std::max(most, score_noise[i]);
+    if (score_noise[i] > kRoughScores) layers.push_back(i);
+  }
+  if (layers.empty()) return {};
+  const std::string list = fmt::format("{}", fmt::join(layers, ","));
+  return fmt::format(
+      "conditioning does not tame the keys of layer{} {}: NVFP4 moves their attention scores by up to "
+      "{:.2f}; --kv-layers \"{}=bf16;*=nvfp4\" keeps them exact",
+      layers.size() == 1 ? "" : "s", list, most, list);
 }
 
 }  // namespace kvant::engine

@@ -3,11 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
-#include <numeric>
 #include <span>
 #include <utility>
 
-#include "kvant/attn/append.h"
+#include "engine/calibration/conditioned_keys.h"
 
 namespace kvant::engine {
 namespace {
@@ -37,44 +36,16 @@ void balance(std::span<const double> key_std, std::span<const double> query_rms,
   for (size_t d = 0; d < n; ++d) z[d] = static_cast<float>(std::exp(log_z[d] - mean));
 }
 
-/// Largest |K'| of each head. Keys [tokens, heads, head_dim] go through an fp32 page, so that it is the cache's own
-/// writer that conditions them.
+/// Largest |K'| of each head.
 Result<std::vector<float>> conditioned_amax(const LayerConfig& config, const attn::KeyConditioner& conditioner,
                                             const std::vector<float>& keys, Stream stream) {
-  constexpr int32_t kPage = attn::kCpuKvLimits.max_page_size;
-  const attn::KvLayout layout{.k_format = attn::KvFormat::kF32,
-                              .v_format = attn::KvFormat::kF32,
-                              .head_dim_k = config.head_dim_k,
-                              .head_dim_v = config.head_dim_k,
-                              .num_kv_heads = config.num_kv_heads,
-                              .page_size = kPage};
-  std::vector<std::byte> page(static_cast<size_t>(layout.page_bytes()));
-  std::vector<int64_t> slots(kPage);
-  std::iota(slots.begin(), slots.end(), int64_t{0});
-  const int64_t channels = int64_t{config.num_kv_heads} * config.head_dim_k;
-  const int64_t tokens = std::ssize(keys) / channels;
+  KVANT_ASSIGN_OR_FAIL(const std::vector<float> conditioned,
+                       conditioned_keys(config, conditioner, attn::KvFormat::kF32, {}, keys, stream));
   std::vector<float> amax(static_cast<size_t>(config.num_kv_heads));
-  for (int64_t first = 0; first < tokens; first += kPage) {
-    const int64_t count = std::min<int64_t>(kPage, tokens - first);
-    const float* rows = keys.data() + first * channels;
-    KVANT_FAIL_IF_ERROR(
-        attn::append({.cache = {.layout = layout,
-                                .base = {.data = page.data(), .num_pages = 1, .page_stride = layout.page_bytes()},
-                                .exact = {},
-                                .scales = {},
-                                .conditioner = conditioner},
-                      .k = rows,
-                      .v = rows,
-                      .slots = slots.data(),
-                      .num_tokens = count},
-                     stream));
-    for (int32_t token = 0; token < count; ++token) {
-      for (int32_t head = 0; head < config.num_kv_heads; ++head) {
-        const auto* row = reinterpret_cast<const float*>(page.data() + layout.k_row(head, token));
-        float& largest = amax[static_cast<size_t>(head)];
-        for (int32_t d = 0; d < config.head_dim_k; ++d) largest = std::max(largest, std::abs(row[d]));
-      }
-    }
+  const auto dim = static_cast<size_t>(config.head_dim_k);
+  for (size_t i = 0; i < conditioned.size(); ++i) {
+    float& largest = amax[i / dim % amax.size()];
+    largest = std::max(largest, std::abs(conditioned[i]));
   }
   return amax;
 }
@@ -159,6 +130,21 @@ Result<KvProfile> KeyStatistics::finish(Stream stream) const {
     profile.layers.push_back(std::move(layer));
   }
   return profile;
+}
+
+Result<std::vector<float>> KeyStatistics::score_noise(const KvProfile& profile, Stream stream) const {
+  std::vector<float> out;
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    const LayerConfig& config = config_.layers[i];
+    const double queries =
+        std::max<double>(1.0, static_cast<double>(layers_[i].tokens)) * config.num_q_heads / config.num_kv_heads;
+    std::vector<double> mean_squares;
+    for (const double squares : layers_[i].query_squares) mean_squares.push_back(squares / queries);
+    KVANT_ASSIGN_OR_FAIL(const float noise,
+                         engine::score_noise(config, profile.layers[i], layers_[i].keys, mean_squares, stream));
+    out.push_back(noise);
+  }
+  return out;
 }
 
 }  // namespace kvant::engine

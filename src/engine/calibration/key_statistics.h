@@ -22,6 +22,8 @@ class KeyStatistics : public LayerObserver {
 
   /// Layers of the profile; its other fields are the caller's.
   Result<KvProfile> finish(Stream stream) const;
+  /// engine::score_noise of every layer under that profile.
+  Result<std::vector<float>> score_noise(const KvProfile& profile, Stream stream) const;
 
  private:
   struct Layer {

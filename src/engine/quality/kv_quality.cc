@@ -1,6 +1,7 @@
 #include "engine/quality/kv_quality.h"
 
 #include "engine/quality/distribution.h"
+#include "engine/text_chunks.h"
 
 #include <fmt/format.h>
 
@@ -174,7 +175,7 @@ void set_load_options(const KvQualityOptions& options, LoadOptions& load) {
 }
 
 Result<KvQualityReport> measure_kv_quality(LoadedModel& model, std::string_view text, const KvQualityOptions& options) {
-  const std::vector<int32_t> tokens = model.tokenizer().encode(text);
+  const std::vector<int32_t> tokens = encode_chunks(model.tokenizer(), text, options.context);
   KVANT_FAIL_IF_ERROR(check_options(options, static_cast<int64_t>(tokens.size())));
 
   KVANT_ASSIGN_OR_FAIL(const attn::KvSpec baseline_spec, attn::parse_kv_spec("f16"));

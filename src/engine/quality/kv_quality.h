@@ -49,7 +49,8 @@ struct KvQualityReport {
 /// Sets what a model must be loaded with for a measurement: sequence length, sequences at once, specs to check.
 void set_load_options(const KvQualityOptions& options, LoadOptions& load);
 
-/// Tokenises `text` whole, without BOS, and cuts it into `chunks` pieces of `context` tokens. Every token is fed as a
+/// Tokenises `text` whole and cuts it into `chunks` pieces of `context` tokens, each of which begins with BOS where the
+/// model's tokenizer asks for it. Every token is fed as a
 /// decode step, the chunks as parallel sequences, all specs and the baseline in lock step, so that each scored token
 /// sees the cache that decoding would have left. The second half of every chunk is scored.
 Result<KvQualityReport> measure_kv_quality(LoadedModel& model, std::string_view text, const KvQualityOptions& options);

@@ -65,7 +65,8 @@ template <class Traits, class Output>
 __global__ void __launch_bounds__(Traits::kThreads)
     expert_product_kernel(const __grid_constant__ ExpertProductParams<Output> params) {
   namespace wmma = nvcuda::wmma;
-  __shared__ typename Traits::SharedStorage shared;
+  // Fragments are read from multiples of 32 bytes.
+  __shared__ alignas(128) typename Traits::SharedStorage shared;
   const ExpertTile tile = params.tiles[blockIdx.x];
   if (tile.count == 0) return;
   const auto thread = static_cast<int32_t>(threadIdx.x);

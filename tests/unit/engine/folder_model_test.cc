@@ -3,6 +3,7 @@
 #include "engine/models/rope_params.h"
 #include "support/checkpoint_dir.h"
 
+#include <cmath>
 #include <string>
 #include <vector>
 
@@ -47,8 +48,9 @@ std::string refusal(const json& config) {
 }
 
 std::vector<int32_t> windows(const json& config) {
+  const ModelConfig model = read(config).value();
   std::vector<int32_t> out;
-  for (const LayerConfig& layer : read(config).value().layers) out.push_back(layer.window);
+  for (const LayerConfig& layer : model.layers) out.push_back(layer.window);
   return out;
 }
 
