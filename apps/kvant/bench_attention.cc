@@ -12,6 +12,7 @@
 
 #include <fmt/format.h>
 
+#include "attention_suite.h"
 #include "command.h"
 #include "core/device_memory.h"
 #include "core/read_bandwidth.h"
@@ -38,13 +39,15 @@ struct BenchAttentionOptions {
   int32_t page = 16;
   int32_t threads = 0;
   int32_t repetitions = 11;
+  bench::AttentionSuiteOptions suite{.suite = "", .shapes = "", .commit = "unknown", .date = "unknown"};
   bool json = false;
 };
 
 constexpr const char* kExamples =
     "  kvant bench attention --threads 2\n"
     "  kvant bench attention --format nvfp4 --context 32768 --requests 1 --json\n"
-    "  kvant bench attention --query-len 512 --requests 1 --context 2048\n";
+    "  kvant bench attention --query-len 512 --requests 1 --context 2048\n"
+    "  kvant bench attention --suite h200 --json > attention_decode.json\n";
 
 void add_options(CLI::App& app, BenchAttentionOptions& options) {
   const auto add_count = [&](const char* name, int32_t& value, int32_t least, const char* text) {
@@ -63,6 +66,13 @@ void add_options(CLI::App& app, BenchAttentionOptions& options) {
   add_count("--page", options.page, 1, "Tokens per page");
   add_count("-t,--threads", options.threads, 0, "Threads; 0 = one per core");
   add_count("--repetitions", options.repetitions, 1, "Measurements, of which the median counts");
+  app.add_option("--suite", options.suite.suite,
+                 "A list of shapes on the first CUDA device instead: decode, grid, h200 (both) or prefill")
+      ->type_name("NAME");
+  app.add_option("--shapes", options.suite.shapes, "Of the suite, those whose names hold one of these, comma-separated")
+      ->type_name("TEXT");
+  app.add_option("--commit", options.suite.commit, "Written down with the suite's results")->type_name("TEXT");
+  app.add_option("--date", options.suite.date, "Written down with the suite's results")->type_name("TEXT");
   app.add_flag("--json", options.json, "Print one JSON object instead of a table");
 }
 
@@ -194,7 +204,34 @@ Result<Json> measure_row(const BenchAttentionOptions& options, const std::string
               {"read_gb_s", read_gb_s},          {"percent_of_read", 100.0 * gb_s / read_gb_s}};
 }
 
+/// JSON as it comes, since a suite takes minutes; the table when all is measured.
+Status run_suite(const BenchAttentionOptions& options) {
+  std::string text;
+  KVANT_RETURN_IF_ERROR(bench::run_attention_suite(options.suite, [&](const std::string& piece) {
+    if (options.json) {
+      std::fputs(piece.c_str(), stdout);
+      std::fflush(stdout);
+    } else {
+      text += piece;
+    }
+  }));
+  if (options.json) return {};
+  const Json result = Json::parse(text);
+  std::printf("%-8s %9s %9s %9s %9s %12s %10s\n", "format", "requests", "context", "query len", "q heads", "time us",
+              "of read");
+  for (const Json& row : result["rows"]) {
+    const std::string line =
+        fmt::format("{:<8} {:>9} {:>9} {:>9} {:>9} {:>12.1f} {:>10.3f}", row["format"].get<std::string>(),
+                    row["batch"].get<int>(), row["context"].get<int>(), row["q_len"].get<int>(),
+                    row["q_heads"].get<int>(), row["us"].get<double>(), row["fraction_of_read"].get<double>());
+    std::printf("%s\n", line.c_str());
+  }
+  std::printf("%s\n", result["device"].get<std::string>().c_str());
+  return {};
+}
+
 Status run(const BenchAttentionOptions& options) {
+  if (!options.suite.suite.empty()) return run_suite(options);
   ThreadPool pool(options.threads);
   KVANT_ASSIGN_OR_RETURN(ReadTest read, ReadTest::create(pool));
   Json rows = Json::array();

@@ -238,17 +238,19 @@ def main() -> None:
     parser.add_argument("--out", required=True)
     parser.add_argument("--beside", help="attention_decode.json of the same run")
     parser.add_argument("--tokens", type=int, default=9 << 20, help="size of a pool")
-    parser.add_argument("--seconds", type=float, default=600, help="begins no shape after that")
+    parser.add_argument("--seconds", type=float, default=600, help="a format begins no shape after its part of them")
     parser.add_argument("--shapes", help="batch x context, comma-separated, such as 4x1024; all without")
     parser.add_argument("--date", default="unknown")
     options = parser.parse_args()
     reads, began = read_times(options.beside), time.monotonic()
     rows: list[dict[str, Any]] = []
     wanted = options.shapes.split(",") if options.shapes else None
+    all_peers, ended = sum(len(peers) for peers in PEERS.values()), 0
     for kv_format, peers in PEERS.items():
         pool = Pool(kv_format, options.tokens)
+        ended += len(peers)
         for batch, context, q_len in shapes():
-            if time.monotonic() - began > options.seconds:
+            if time.monotonic() - began > options.seconds * ended / all_peers:
                 break
             # The plain read's arena holds two sets in 30 GiB.
             if 2 * batch * context > pool.tokens or (wanted and f"{batch}x{context}" not in wanted):

@@ -56,7 +56,8 @@ function(kvant_kernel_instances kernel folder type)
   set(kvant_kernel_sources ${kvant_kernel_sources} ${file} PARENT_SCOPE)
 endfunction()
 
-# Spills: nvfp4 with one row tile and no exact pages, 32 bytes at most; four row tiles with exact pages, 44 bytes.
+# Spills: nvfp4 with one row tile, 12 bytes outside the loop over tiles; four row tiles with exact pages, 36 bytes at
+# most.
 # Exact pages have a quantised base, so bf16 needs no variant for them. Base formats f16 and e5m2, mixed formats and the
 # other head dims are not instantiated yet; the kernel table refuses them.
 kvant_instantiate(decode_splitkv generic TRAITS DecodeTraits

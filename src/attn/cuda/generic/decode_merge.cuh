@@ -62,7 +62,7 @@ class DecodeMerge : protected DecodeTiles<Traits> {
     }
     __syncthreads();
     if (shared_.is_last == 0) return;
-    for (int32_t row = warp_; row < rows; row += Traits::kWarps) merge_row(s, row);
+    for (int32_t row = warp_; row < rows; row += kMerged * Traits::kWarps) merge_rows(s, row, rows);
     __syncthreads();
   }
 
@@ -126,56 +126,77 @@ class DecodeMerge : protected DecodeTiles<Traits> {
     if (lane_ == 0) p_.partial_state[index] = make_float2(top, sum);
   }
 
-  /// Sums a row over its item's parts, in order.
-  __device__ __forceinline__ void merge_row(const detail::Segment& s, int32_t row) {
+  /// Rows that a warp merges at once, so that one waits for memory while the other does.
+  static constexpr int kMerged = kRowTiles > 1 ? 2 : 1;
+  /// Sums rows over their item's parts, in order: `row` and the ones every kWarps after it.
+  __device__ __forceinline__ void merge_rows(const detail::Segment& s, int32_t row, int32_t rows) {
     constexpr int kTogether = 16 / kPieces, kStride = 2 * kRows * kHeadDim;
     const int32_t parts = s.last_chunk - s.first_chunk + 1;
     const float* first_part = p_.partial_out + part_row(s, s.first_chunk, row) * kHeadDim;
     const float* later_parts = first_part - kRows * kHeadDim;  // Their slots are the first of their chunks.
-    const auto load = [&](int32_t first, float4(&parts_of)[kTogether][kPieces]) {
+    const auto is_row = [&](int m) { return m == 0 || row + m * Traits::kWarps < rows; };
+    const auto load = [&](int32_t first, float4(&parts_of)[kMerged][kTogether][kPieces]) {
 #pragma unroll
-      for (int j = 0; j < kTogether; ++j) {
-        const float* part = j == 0 && first == 0 ? first_part : later_parts + first * kStride + j * kStride;
+      for (int m = 0; m < kMerged; ++m) {
 #pragma unroll
-        for (int i = 0; i < kPieces; ++i)
-          parts_of[j][i] = is_live(i) && first + j < parts
-                               ? __ldcg(reinterpret_cast<const float4*>(part + channel_of(i)))
-                               : make_float4(0, 0, 0, 0);
+        for (int j = 0; j < kTogether; ++j) {
+          const float* part = j == 0 && first == 0 ? first_part : later_parts + first * kStride + j * kStride;
+#pragma unroll
+          for (int i = 0; i < kPieces; ++i)
+            parts_of[m][j][i] =
+                is_live(i) && is_row(m) && first + j < parts
+                    ? __ldcg(reinterpret_cast<const float4*>(part + m * Traits::kWarps * kHeadDim + channel_of(i)))
+                    : make_float4(0, 0, 0, 0);
+        }
       }
     };
-    const auto state_of = [&](int32_t part) {
-      return part < parts ? __ldcg(&p_.partial_state[part_row(s, s.first_chunk + part, row)])
-                          : make_float2(-INFINITY, 0.0f);
+    const auto state_of = [&](int m, int32_t part) {
+      return part < parts && is_row(m)
+                 ? __ldcg(&p_.partial_state[part_row(s, s.first_chunk + part, row + m * Traits::kWarps)])
+                 : make_float2(-INFINITY, 0.0f);
     };
-    float4 together[kTogether][kPieces];
+    float4 together[kMerged][kTogether][kPieces];
     load(0, together);
     // A lane reads one part's state.
-    float2 state = state_of(lane_);
-    float top = state.x;
-    for (int32_t first = 32; first < parts; first += 32) top = fmaxf(top, state_of(first + lane_).x);
+    float2 state[kMerged];
+    float top[kMerged], sum[kMerged] = {}, factor[kMerged] = {};
 #pragma unroll
-    for (int d = 1; d < 32; d *= 2) top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, d));
-    float4 value[kPieces] = {};
-    float sum = 0.0f, factor = 0.0f;
+    for (int m = 0; m < kMerged; ++m) {
+      state[m] = state_of(m, lane_);
+      top[m] = state[m].x;
+      for (int32_t first = 32; first < parts; first += 32) top[m] = fmaxf(top[m], state_of(m, first + lane_).x);
+#pragma unroll
+      for (int d = 1; d < 32; d *= 2) top[m] = fmaxf(top[m], __shfl_xor_sync(0xffffffffu, top[m], d));
+    }
+    float4 value[kMerged][kPieces] = {};
     for (int32_t first = 0; first < parts; first += kTogether) {
       if (first % 32 == 0) {
-        if (first > 0) state = state_of(first + lane_);
-        factor = state.x == -INFINITY ? 0.0f : exp2_approx(state.x - top);
-        sum = fmaf(factor, state.y, sum);
+#pragma unroll
+        for (int m = 0; m < kMerged; ++m) {
+          if (first > 0) state[m] = state_of(m, first + lane_);
+          factor[m] = state[m].x == -INFINITY ? 0.0f : exp2_approx(state[m].x - top[m]);
+          sum[m] = fmaf(factor[m], state[m].y, sum[m]);
+        }
       }
       if (first > 0) load(first, together);
 #pragma unroll
       for (int j = 0; j < kTogether; ++j) {
         if (j == kTogether / 2 && first + j >= parts) break;
-        // Beyond the last part the factor is 0.
-        const float part_factor = __shfl_sync(0xffffffffu, factor, first % 32 + j);
 #pragma unroll
-        for (int i = 0; i < kPieces; ++i) add(value[i], part_factor, together[j][i]);
+        for (int m = 0; m < kMerged; ++m) {
+          // Beyond the last part the factor is 0.
+          const float part_factor = __shfl_sync(0xffffffffu, factor[m], first % 32 + j);
+#pragma unroll
+          for (int i = 0; i < kPieces; ++i) add(value[m][i], part_factor, together[m][j][i]);
+        }
       }
     }
 #pragma unroll
-    for (int d = 1; d < 32; d *= 2) sum += __shfl_xor_sync(0xffffffffu, sum, d);
-    write_row(s, row, top, sum, value);
+    for (int m = 0; m < kMerged; ++m) {
+#pragma unroll
+      for (int d = 1; d < 32; d *= 2) sum[m] += __shfl_xor_sync(0xffffffffu, sum[m], d);
+      if (is_row(m)) write_row(s, row + m * Traits::kWarps, top[m], sum[m], value[m]);
+    }
   }
 
   /// The rows of a warp that works alone, from its accumulators.

@@ -60,9 +60,11 @@ struct DecodeTraits {
   /// Whether a stage takes a warp's sums of eight rows.
   static constexpr bool kSumsInStage = kStageBytes >= 8 * 4 * kHeadDim;
 
+  static constexpr int kListedExact = kExact ? 32 : 1;
+  /// The tiles of exact pages that a warp has come upon.
   struct ExactTiles {
     int32_t count;
-    int2 tiles[kExact ? 12 : 1];  ///< With their page-table entries.
+    int2 tiles[kListedExact];  ///< With their page-table entries.
   };
 
   struct SharedStorage {
@@ -74,7 +76,7 @@ struct DecodeTraits {
     float bias[kWarps][kRows];  ///< What conditioning adds to a row's scores.
     const float* sums[kWarps];  ///< The stage that holds a warp's sums, eight rows at a time.
     detail::Segment segments[kSegments];
-    ExactTiles exact[kExact ? 3 : 1][kExact ? kWarps : 1];  ///< Of a segment and warp.
+    ExactTiles exact[kExact ? kWarps : 1];
     detail::Chunks chunks;
     int4 scan[kWarps];
     float k_factor[kWarps], v_factor[kWarps];  ///< Undo the codecs' factors and the cache's scales.
@@ -92,10 +94,10 @@ template <class Traits>
 class DecodeBlock : private DecodeMerge<Traits> {
  public:
   using Base = DecodeMerge<Traits>;
-  using Base::alone;
   using Base::attend;
   using Base::Base;
   using Base::chunk;
+  using Base::copy_index_;
   using Base::finish;
   using Base::lane_;
   using Base::next_segment;
@@ -104,37 +106,34 @@ class DecodeBlock : private DecodeMerge<Traits> {
   using Base::scan_lengths;
   using Base::segment;
   using Base::shared_;
-  using Base::write_empty_rows;
+  using Base::touch_parameters;
 
   __device__ void run() {
     allow_next_kernel();
+    touch_parameters();
     wait_for_previous_kernel();
     prefetch_page_table();
-    scan_lengths();
-    write_empty_rows();
-    const int32_t begin = chunk() * shared_.chunks.size;
-    if (static_cast<int32_t>(blockIdx.x) * shared_.chunks.size >= shared_.chunks.total) return;  // The block's first.
-    const bool leads = (alone() ? lane_ : threadIdx.x) == 0;
+    const detail::Chunks chunks = scan_lengths();
+    if (static_cast<int32_t>(blockIdx.x) * chunks.size >= chunks.total) return;  // The block's first.
+    const bool alone = Traits::kAlone && chunks.alone, leads = (alone ? lane_ : threadIdx.x) == 0;
     // A team's leader finds segments two ahead: barriers at a segment's end make them known to all before the next one
-    // starts, and that one copies ahead.
-    int32_t index = 1;  // Of the segment at work; the one that is found next takes the place of the one before it.
-    for (int32_t ready = -2;; ready = min(ready + 1, 0)) {
-      const int32_t before = index == 0 ? 2 : index - 1;
-      if (leads && (!Traits::kOneSegment || !alone() || ready == -2)) {
-        const int32_t after = index == 2 ? 0 : index + 1;
-        segment(before) = next_segment(ready == -2 ? begin : segment(after).next);
+    // starts, and that one copies ahead. The one that is found takes the place of the one before that at work.
+    for (int32_t index = 1;; index = index == 2 ? 0 : index + 1) {
+      const bool is_first = copy_index_ < 0 && index == 1, is_second = copy_index_ < 0 && index == 2;
+      if (leads && (!Traits::kOneSegment || !alone || is_first)) {
+        const int32_t position = is_first ? chunk() * shared_.chunks.size : segment(index == 2 ? 0 : index + 1).next;
+        segment(index == 0 ? 2 : index - 1) = next_segment(position);
       }
-      if (ready == -1) {
-        if (Traits::kOneSegment && alone() && threadIdx.x == 0) shared_.segments[Traits::kWarps] = {};
+      if (is_first) continue;
+      if (is_second) {
+        if (Traits::kOneSegment && alone && threadIdx.x == 0) shared_.segments[Traits::kWarps] = {};
         __syncthreads();
+        continue;
       }
-      if (ready == 0) {
-        const detail::Segment& s = segment(index);
-        if (s.tile_begin >= s.tile_end) return;
-        attend(index);
-        finish(s);
-      }
-      index = index == 2 ? 0 : index + 1;
+      const detail::Segment& s = segment(index);
+      if (s.tile_begin >= s.tile_end) return;
+      attend(index);
+      finish(s);
     }
   }
 };

@@ -9,6 +9,31 @@
 
 namespace kvant::attn::cuda {
 
+/// Tiles that a warp handles at once: `tile` and the ones after it, as far as they are not `dead` (bit by bit).
+struct Round {
+  int32_t tile;
+  uint32_t dead;
+};
+
+/// The rounds whose copies are under way, oldest first. Without exact pages they are consecutive and need no memory.
+template <bool kGaps, int kCount>
+struct RoundQueue {
+  Round rounds[kCount];
+  __device__ __forceinline__ void push(Round round, int i) { rounds[i] = round; }
+  __device__ __forceinline__ void pop_and_push(Round round) {
+#pragma unroll
+    for (int i = 0; i + 1 < kCount; ++i) rounds[i] = rounds[i + 1];
+    rounds[kCount - 1] = round;
+  }
+  __device__ __forceinline__ Round front(int32_t) const { return rounds[0]; }
+};
+template <int kCount>
+struct RoundQueue<false, kCount> {
+  __device__ __forceinline__ void push(Round, int) {}
+  __device__ __forceinline__ void pop_and_push(Round) {}
+  __device__ __forceinline__ Round front(int32_t consecutive) const { return {consecutive, 0}; }
+};
+
 /// Attends to the tiles of a segment, each warp to its part of them.
 template <class Traits>
 class DecodeTiles : protected DecodePages<Traits> {
@@ -17,7 +42,6 @@ class DecodeTiles : protected DecodePages<Traits> {
   using Base::acc_;
   using Base::alone;
   using Base::Base;
-  using Base::batch_entry_;
   using Base::batch_first_;
   using Base::bias;
   using Base::copy_queries;
@@ -221,8 +245,12 @@ class DecodeTiles : protected DecodePages<Traits> {
 
   __device__ void attend(int32_t index) {
     const detail::Segment& s = segment(index);
+    if constexpr (Traits::kExact) {
+      if (lane_ == 0) shared_.exact[warp_].count = 0;
+      __syncwarp();
+    }
     attend_base(index, warp_range(s));
-    if constexpr (Traits::kExact) attend_exact(s, shared_.exact[index]);
+    if constexpr (Traits::kExact) attend_exact(s);
   }
 
   /// Starts to copy this warp's tiles of a segment.
@@ -233,59 +261,67 @@ class DecodeTiles : protected DecodePages<Traits> {
     next_ = range.first, copy_last_ = range.last;
     copies_ = lane_copies(s.head);
     batch_first_ = kNoBatch;
-    if constexpr (Traits::kExact) {
-      if (lane_ == 0) shared_.exact[index][warp_].count = 0;
-      __syncwarp();
+  }
+
+  /// The next round from `tile` on that has base pages, or one at or beyond `last`, and the lane's page.
+  __device__ __forceinline__ Round next_round(const detail::Segment& s, int32_t tile, int32_t last, int32_t& entry) {
+    if constexpr (!Traits::kExact) {
+      if (tile < last) entry = lane_entry(s, tile);
+      return {tile, 0};
+    } else {
+      for (; tile < last; tile += kRoundTiles) {
+        entry = lane_entry(s, tile);
+        const uint32_t exact = __ballot_sync(0xffffffffu, is_exact_page(entry));
+        if (exact == 0) return {tile, 0};
+        if (is_exact_page(entry)) prefetch_exact(s, tile, entry);
+        note_exact(tile, last, entry, exact);
+        if (exact == 0xffffffffu) continue;
+        // A dead tile is read from its neighbour's page.
+        const int32_t other = __shfl_sync(0xffffffffu, entry, __ffs(~exact) - 1);
+        if (is_exact_page(entry)) entry = other;
+        return {tile, (exact & 1) | (exact >> 31) << 1};
+      }
+      return {tile, 0};
     }
   }
 
-  /// Tiles of exact pages are dead in their round: their bits. They go to the warp's list, and lanes that should copy
-  /// from such a page copy from a neighbour's.
-  __device__ __forceinline__ uint32_t leave_out_exact(const detail::Segment& s, int32_t& entry) {
-    const uint32_t exact = __ballot_sync(0xffffffffu, is_exact_page(entry));
-    if (exact == 0) return 0;
-    constexpr int kLanes = 32 / kRoundTiles;
-    typename Traits::ExactTiles& list = shared_.exact[copy_index_][warp_];
-    uint32_t dead = 0;
+  /// Adds a round's tiles of exact pages to the warp's list.
+  __device__ __forceinline__ void note_exact(int32_t tile, int32_t last, int32_t entry, uint32_t exact) {
 #pragma unroll
     for (int r = 0; r < kRoundTiles; ++r) {
-      if ((exact >> kLanes * r & 1) == 0) continue;
-      dead |= 1u << r;
-      if (next_ + r >= copy_last_) continue;
+      constexpr int kLanes = 32 / kRoundTiles;
+      if ((exact >> kLanes * r & 1) == 0 || tile + r >= last) continue;
+      const int32_t count = shared_.exact[warp_].count;
+      __syncwarp();
       if (lane_ == kLanes * r) {
-        if (list.count < kListed) list.tiles[list.count] = make_int2(next_ + r, entry);
-        ++list.count;
+        if (count < Traits::kListedExact) shared_.exact[warp_].tiles[count] = make_int2(tile + r, entry);
+        shared_.exact[warp_].count = count + 1;
       }
       __syncwarp();
     }
-    if (is_exact_page(entry)) prefetch_exact(s, next_, entry);
-    const int32_t other = __shfl_sync(0xffffffffu, entry, exact == 0xffffffffu ? 0 : __ffs(~exact) - 1);
-    if (is_exact_page(entry)) entry = other;
-    return dead;
   }
-  static constexpr int kListed = sizeof(Traits::ExactTiles::tiles) / sizeof(int2);
-  static constexpr uint32_t kAllDead = (1u << kRoundTiles) - 1;
 
-  /// Copies the warp's next round to stage `to`, as the given one of those under way. Where the segment has no more
-  /// rounds the next segment's follow, so that stages hold rounds without gaps until that one is exhausted, too.
-  __device__ __forceinline__ void copy_next(int32_t index, uint32_t to, int under_way) {
-    if (next_ >= copy_last_ && copy_index_ == index) start_copies(index == 2 ? 0 : index + 1);
-    if (next_ >= copy_last_) return;
-    const detail::Segment& s = segment(copy_index_);
-    int32_t entry = lane_entry(s, next_);
-    uint32_t dead = 0;
-    if constexpr (Traits::kExact) {
-      dead = leave_out_exact(s, entry);
-      dead_ |= dead << kRoundTiles * under_way;
+  /// Copies the warp's next round to stage `to`; returns which it is. Where the segment has no more rounds the next
+  /// segment's follow, so that stages hold rounds without gaps until that one is exhausted, too.
+  __device__ __forceinline__ Round copy_next(int32_t index, uint32_t to) {
+    if constexpr (!Traits::kExact) {
+      if (next_ >= copy_last_ && copy_index_ == index) start_copies(index == 2 ? 0 : index + 1);
     }
-    if (dead != kAllDead) copy_round(copies_, to, next_, entry);
-    next_ += kRoundTiles;
+    int32_t entry = 0;
+    const Round round = next_round(segment(copy_index_), next_, copy_last_, entry);
+    next_ = round.tile;
+    if (round.tile < copy_last_) {
+      copy_round(copies_, to, round.tile, entry);
+      next_ += kRoundTiles;
+    }
+    return round;
   }
 
   /// Pages of the base pool, through a ring of stages. Exact ones are a second loop, so that they cost the first no
   /// registers.
   __device__ __forceinline__ void attend_base(int32_t index, const Range& range) {
     const detail::Segment& s = segment(index);
+    RoundQueue<Traits::kExact, kAhead> under_way;
     // Rounds that were copied while the last segment was at work follow each other from stage from_ on.
     int32_t ahead = 0;
     if (copy_index_ == index)
@@ -296,9 +332,10 @@ class DecodeTiles : protected DecodePages<Traits> {
     const auto scales = fetch_scales(s);
     copy_queries(s, to_);
     commit_copies();
-#pragma unroll 1
+    constexpr int kUnrolled = Traits::kExact ? kAhead : 1;  // Only a queue in registers needs it.
+#pragma unroll kUnrolled
     for (int i = 0; i < kAhead; ++i) {
-      if (i >= ahead) copy_next(index, stage_after(from_, i), i);
+      if (i >= ahead) under_way.push(copy_next(index, stage_after(from_, i)), i);
       commit_copies();
     }
     wait_copies<kAhead>();
@@ -308,12 +345,10 @@ class DecodeTiles : protected DecodePages<Traits> {
     // Rounds whose keys all rows see and that are this warp's alone.
     const int32_t last = range.last;
     const int32_t full_begin = s.full_begin, full_last = min(s.full_end, last) - kRoundTiles;
-    for (int32_t tile = range.first; tile < last; tile += kRoundTiles) {
+    for (Round now = under_way.front(range.first); now.tile < last; now = under_way.front(now.tile + kRoundTiles)) {
       wait_copies<kAhead - 1>();
       __syncwarp();
-      const uint32_t dead = Traits::kExact ? dead_ & kAllDead : 0;
-      if constexpr (Traits::kExact) dead_ >>= kRoundTiles;
-      copy_next(index, to_, kAhead - 1);
+      under_way.pop_and_push(copy_next(index, to_));
       commit_copies();
 
       float c[kRoundTiles][kRowTiles][4];
@@ -324,7 +359,7 @@ class DecodeTiles : protected DecodePages<Traits> {
         k.load(k_rows, k_rows + Traits::kKScales, k_read);
         products(k, c[r]);
       }
-      if (tile < full_begin || tile > full_last || dead != 0) mask_round(s, tile, dead, last, from_, c);
+      if (now.tile < full_begin || now.tile > full_last || now.dead != 0) mask_round(s, now, last, from_, c);
       softmax(c);
 #pragma unroll
       for (int r = 0; r < kRoundTiles; ++r) {
@@ -346,13 +381,13 @@ class DecodeTiles : protected DecodePages<Traits> {
 
   /// Hides what a round's tiles must not show. Slots past the length may hold anything, NaN included, and 0 * NaN is
   /// NaN, so their values become zeros in the stage.
-  __device__ __forceinline__ void mask_round(const detail::Segment& s, int32_t first, uint32_t dead_tiles, int32_t last,
-                                             uint32_t stage, float (&c)[kRoundTiles][kRowTiles][4]) const {
-    uint32_t bits = visible<kRoundTiles>(s, first);
+  __device__ __forceinline__ void mask_round(const detail::Segment& s, Round round, int32_t last, uint32_t stage,
+                                             float (&c)[kRoundTiles][kRowTiles][4]) const {
+    uint32_t bits = visible<kRoundTiles>(s, round.tile);
 #pragma unroll
     for (int r = 0; r < kRoundTiles; ++r) {
-      const int32_t tile = first + r;
-      const bool dead = tile >= last || (dead_tiles >> r & 1) != 0;
+      const int32_t tile = round.tile + r;
+      const bool dead = tile >= last || (round.dead >> r & 1) != 0;
       if (dead) bits &= ~(((1u << 4 * kRowTiles) - 1) << 4 * kRowTiles * r);
       const int32_t live = dead ? 0 : s.kv_len - tile * Traits::kTileTokens;
       if (live < Traits::kTileTokens)
@@ -368,18 +403,24 @@ class DecodeTiles : protected DecodePages<Traits> {
   struct ExactCursor {
     int32_t tile, last, warp, turn;
   };
-  using ExactLists = typename Traits::ExactTiles[Traits::kExact ? Traits::kWarps : 1];
+  __device__ __forceinline__ ExactCursor exact_cursor(const detail::Segment& s) const {
+    const Range range = warp_range(s);
+    // A warp with more of them than its list holds keeps them all.
+    const bool listed = shared_.exact[warp_].count <= Traits::kListedExact;
+    return {listed ? range.last : range.first, range.last, alone() ? warp_ : 0, alone() ? 0 : warp_};
+  }
   /// The next tile and its page-table entry; no tile is -1.
-  __device__ __forceinline__ int2 next_exact(const detail::Segment& s, const ExactLists& lists, ExactCursor& cursor) {
+  __device__ __forceinline__ int2 next_exact(const detail::Segment& s, ExactCursor& cursor) {
     while (cursor.tile < cursor.last) {
       const int32_t tile = cursor.tile++;
       const int32_t entry = __shfl_sync(0xffffffffu, lane_entry(s, tile), 0);
       if (is_exact_page(entry)) return make_int2(tile, entry);
     }
     for (; cursor.warp <= (alone() ? warp_ : Traits::kWarps - 1); ++cursor.warp) {
-      const int32_t count = lists[cursor.warp].count <= kListed ? lists[cursor.warp].count : 0;
+      int32_t count = shared_.exact[cursor.warp].count;
+      if (count > Traits::kListedExact) count = 0;
       if (cursor.turn < count) {
-        const int2 found = lists[cursor.warp].tiles[cursor.turn];
+        const int2 found = shared_.exact[cursor.warp].tiles[cursor.turn];
         cursor.turn += alone() ? 1 : Traits::kWarps;
         return found;
       }
@@ -388,19 +429,15 @@ class DecodeTiles : protected DecodePages<Traits> {
     return make_int2(-1, 0);
   }
 
-  /// Tiles of exact pages mostly lie side by side, so the team's warps take turns. A warp with more of them than its
-  /// list holds keeps them all.
-  __device__ void attend_exact(const detail::Segment& s, const ExactLists& lists) {
+  /// Tiles of exact pages mostly lie side by side, so the team's warps take turns.
+  __device__ void attend_exact(const detail::Segment& s) {
     sync_team();
-    const Range range = warp_range(s);
-    const bool listed = lists[warp_].count <= kListed;
-    ExactCursor cursor{listed ? range.last : range.first, range.last, alone() ? warp_ : 0, alone() ? 0 : warp_};
-    // The table's entries that the warp holds belong to what it copies.
-    const int32_t held_first = batch_first_, held_entry = batch_entry_;
     batch_first_ = kNoBatch;
-    int2 next = next_exact(s, lists, cursor);
-    if (next.x >= 0) leave_base_units();
-    for (; next.x >= 0; next = next_exact(s, lists, cursor)) {
+    ExactCursor cursor = exact_cursor(s);
+    int2 next = next_exact(s, cursor);
+    if (next.x < 0) return;
+    leave_base_units();
+    for (; next.x >= 0; next = next_exact(s, cursor)) {
       const int32_t tile = next.x, entry = next.y;
       const PoolParams& pool = p_.exact;
       const int32_t in_page = (1 << p_.page_shift) - 1;
@@ -425,14 +462,12 @@ class DecodeTiles : protected DecodePages<Traits> {
       softmax(c);
       accumulate(v, c[0]);
     }
-    batch_first_ = held_first, batch_entry_ = held_entry;
   }
 
   /// One stage holds sums between segments while the others hold what was copied ahead.
   static constexpr int kAhead = Traits::kStages - 1;
   LaneCopies copies_;
   const uint32_t q_lane_ = shared_address(&shared_.q[0][0][Traits::kSharedRows ? lane_ : 0]);
-  uint32_t dead_ = 0;        ///< Tiles of exact pages in the rounds under way, oldest first.
   int32_t copy_index_ = -1;  ///< Of the segment whose tiles are copied, this one or the following.
   int32_t next_ = 0, copy_last_ = 0;
   uint32_t from_ = stages_, to_ = stages_ + kAhead * Traits::kStageBytes;
