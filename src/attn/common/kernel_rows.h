@@ -78,7 +78,7 @@ inline constexpr FeatureSet kDecodeSplitkvNvfp4Features =
 /// Query rows per KV head up to which keys are read once.
 inline constexpr int32_t kDecodeSplitkvRows = 32;
 /// docs/gpu_runs.md says what ran.
-inline constexpr std::string_view kDecodeSplitkvRun = "H200, 2026-11-29, 70fb4d3";
+inline constexpr std::string_view kDecodeSplitkvRun = "H200, 2026-11-30, 0194173";
 constexpr KernelRow decode_splitkv_bf16(AttnOp op, DeviceFamily family, std::string_view verified_on,
                                         std::string_view compiled_for) {
   return {op,
@@ -127,7 +127,7 @@ inline constexpr std::string_view kPrefillFlashName = "cuda/prefill_flash";
 inline constexpr KvLimits kPrefillFlashLimits{8, 256, 16, 64, 256, 64};
 inline constexpr FeatureSet kPrefillFlash16BitFeatures =
     kDecodeSplitkv16BitFeatures.with(FeatureSet{AttnFeature::kBatchInvariant, AttnFeature::kMixedHeadDims});
-inline constexpr std::string_view kPrefillFlashRun = "H200, 2026-11-29, 5fa1e0e";
+inline constexpr std::string_view kPrefillFlashRun = "H200, 2026-11-30, b1964ef";
 constexpr KernelRow prefill_flash(AttnOp op, DeviceFamily family, std::string_view name, FormatSet formats,
                                   FeatureSet features, std::string_view verified_on, std::string_view compiled_for) {
   return {op, family, name, formats, kPrefillFlashLimits, features, GraphSupport::kAlways, verified_on, compiled_for};
