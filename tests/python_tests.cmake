@@ -13,7 +13,7 @@ function(kvant_pytest_folder folder)
   foreach(file IN LISTS files)
     get_filename_component(name "${file}" NAME_WE)
     string(REPLACE "/" "." name "${folder}/${name}")
-    add_test(NAME "${name}" COMMAND "${KVANT_PYTHON}" -m pytest -q -p no:cacheprovider
+    add_test(NAME "${name}" COMMAND "${KVANT_PYTHON}" -m pytest -q -rs -p no:cacheprovider
       --rootdir "${CMAKE_SOURCE_DIR}" --confcutdir "${CMAKE_SOURCE_DIR}/tests" "${file}"
       WORKING_DIRECTORY "${CMAKE_SOURCE_DIR}")
     set_tests_properties("${name}" PROPERTIES LABELS ${arg_LABEL} TIMEOUT 900

@@ -1,14 +1,20 @@
 #!/usr/bin/env bash
 # Installs what kvant needs to build and test: Debian packages (as root) and pinned Python packages in .venv.
-# Safe to run again; takes well under a second when nothing is missing.
+# Safe to run again; takes well under a second when nothing is missing. With --browser also Chromium, which the tests of
+# the server's page need (350 MB); they are skipped without it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-readonly DEBIAN_PACKAGES=(
+DEBIAN_PACKAGES=(
   g++ make git ccache pkg-config python3 python3-venv
   libhwy-dev libfmt-dev libspdlog-dev nlohmann-json3-dev libexpected-dev libpcre2-dev libutf8proc-dev libcli11-dev libcpp-httplib-dev
   libgtest-dev libgmock-dev libbenchmark-dev clang-format clang-tidy
 )
+
+if [[ "${1:-}" == --browser ]]; then
+  DEBIAN_PACKAGES+=(chromium)
+fi
+readonly DEBIAN_PACKAGES
 
 say() { printf 'setup: %s\n' "$*"; }
 fail() {

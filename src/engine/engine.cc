@@ -9,11 +9,13 @@
 #include <fmt/format.h>
 
 #include "engine/cache/kv_pools.h"
+#include "engine/grammar/token_constraint.h"
 #include "engine/loaded_model.h"
 #include "engine/scheduler/scheduler.h"
 #include "engine/speculation/create_drafter.h"
 #include "engine/text_stream.h"
 #include "engine/tokenizer/chat_template.h"
+#include "engine/tool_call_style.h"
 #include "kvant/core/device.h"
 
 namespace kvant::engine {
@@ -39,6 +41,7 @@ ops::SamplingParams sampling_params(const SamplingParams& params) {
 struct ChatFormat {
   std::optional<ChatTemplate> chat_template;
   std::string error = "the model has no chat template; use a plain prompt";
+  ToolCallStyle tool_calls = ToolCallStyle::kNone;
 };
 
 ChatFormat read_chat_format(const LoadedModel& model) {
@@ -52,11 +55,28 @@ ChatFormat read_chat_format(const LoadedModel& model) {
     return out;
   }
   if (!source->has_value()) return out;
-  if (auto parsed = ChatTemplate::parse(**source))
+  if (auto parsed = ChatTemplate::parse(**source)) {
     out.chat_template.emplace(*std::move(parsed));
-  else
+    out.tool_calls = tool_call_style(**source);
+  } else {
     out.error = unusable(parsed.error());
+  }
   return out;
+}
+
+/// Bytes of all layers in 16 bits.
+double plain_bytes_per_token(const ModelConfig& config) {
+  double elements = 0;
+  for (const LayerConfig& layer : config.layers) elements += layer.num_kv_heads * (layer.head_dim_k + layer.head_dim_v);
+  return 2 * elements;
+}
+
+/// The longest prompt with its answer that the cache can hold when it holds nothing else.
+int32_t longest_request(const KvCacheSet& cache, int32_t context) {
+  int32_t fits = 0;
+  for (int32_t step = context; step > 0; step /= 2)
+    while (fits + step <= context && cache.check_fits_alone(fits + step).ok()) fits += step;
+  return fits;
 }
 
 /// What a request becomes: its text and the counts around it.
@@ -66,6 +86,9 @@ struct Answer {
         on_token(std::move(request.on_token)),
         on_finish(std::move(request.on_finish)) {
     generation.prompt_tokens = static_cast<int32_t>(request.prompt.size());
+    if (request.prompt_logprobs < 0) return;
+    generation.prompt_logprobs.resize(request.prompt.size());
+    generation.prompt_logprobs[0].chosen.token = request.prompt[0];
   }
 
   bool take(int32_t token, const TokenLogprobs* logprobs) {
@@ -73,7 +96,8 @@ struct Answer {
     if (logprobs != nullptr) generation.logprobs.push_back(*logprobs);
     if (on_token) on_token(token, logprobs);
     stream.push(token);
-    return !stream.stopped();
+    const bool complete = constraint != nullptr && !constraint->accept(token);
+    return !stream.stopped() && !complete;
   }
   void finish(const TokenResult& result) {
     stream.finish();
@@ -92,6 +116,7 @@ struct Answer {
 
   Generation generation;
   TextStream stream;
+  std::unique_ptr<TokenConstraint> constraint;  ///< May be null.
   std::function<void(int32_t, const TokenLogprobs*)> on_token;
   std::function<void(const Generation&)> on_finish;
 };
@@ -108,7 +133,7 @@ class LocalEngine : public Engine {
 
   const EngineFacts& facts() const override { return facts_; }
   Result<std::vector<int32_t>> encode_prompt(std::string_view text) const override;
-  Result<std::vector<int32_t>> encode_chat(std::span<const ChatTurn> turns) const override;
+  Result<std::vector<int32_t>> encode_chat(std::span<const ChatTurn> turns, std::string_view tools) const override;
   std::string decode(std::span<const int32_t> ids) const override { return model_->tokenizer().decode(ids); }
   std::vector<int32_t> tokenize(std::string_view text) const override { return model_->tokenizer().encode(text); }
   std::string token_bytes(int32_t id) const override { return std::string(model_->tokenizer().token_bytes(id, true)); }
@@ -131,6 +156,7 @@ class LocalEngine : public Engine {
   std::unique_ptr<OwnedDrafter> drafter_;
   Scheduler scheduler_;
   ChatFormat chat_;
+  ConstraintFactory constraints_;
   ProgressFn progress_;
   EngineFacts facts_;
   // Shared between threads.
@@ -152,22 +178,26 @@ LocalEngine::LocalEngine(Parts parts, const EngineOptions& options, int32_t step
                   .drafter = drafter_ != nullptr ? drafter_->drafter.get() : nullptr,
                   .max_drafts = options.speculation.max_drafts}),
       chat_(read_chat_format(*model_)),
+      constraints_(model_->tokenizer()),
       progress_(options.progress) {
   const ModelConfig& config = model_->config();
   facts_ = {.architecture = config.architecture,
             .model_name = config.name,
             .kv_format = cache_->format(),
             .kv_bytes_per_token = cache_->bytes_per_token(),
+            .kv_bytes_per_token_16bit = plain_bytes_per_token(config),
             .kv_scale_source = model_->describe_scales(*cache_),
             .route = cache_->route(),
             .device = device_of(model_->runner().stream()).name,
             .weights = std::string(model_->runner().weights()),
             .threads = model_->pool().num_threads(),
             .context = model_->context(),
+            .longest_request = longest_request(*cache_, model_->context()),
             .vocabulary = config.vocabulary_size,
             .num_layers = config.num_layers(),
             .max_sequences = parts.budget.shape.max_sequences,
-            .kv_memory = parts.budget.arithmetic};
+            .kv_memory = parts.budget.arithmetic,
+            .tool_calls = chat_.tool_calls};
   stats_ = scheduler_.stats();
 }
 
@@ -175,16 +205,23 @@ Result<std::vector<int32_t>> LocalEngine::encode_prompt(std::string_view text) c
   return model_->tokenizer().encode_prompt(text);
 }
 
-Result<std::vector<int32_t>> LocalEngine::encode_chat(std::span<const ChatTurn> turns) const {
+Result<std::vector<int32_t>> LocalEngine::encode_chat(std::span<const ChatTurn> turns, std::string_view tools) const {
   if (!chat_.chat_template) return failure(StatusCode::kUnsupported, chat_.error);
   const Tokenizer& tokenizer = model_->tokenizer();
   const auto text_of = [&](std::optional<int32_t> id) {
     return id ? std::string(tokenizer.token_bytes(*id, true)) : std::string();
   };
   std::vector<ChatMessage> messages;
-  for (const ChatTurn& turn : turns) messages.push_back({.role = turn.role, .content = turn.content});
+  for (const ChatTurn& turn : turns) {
+    messages.push_back({.role = turn.role,
+                        .content = turn.content,
+                        .tool_calls = turn.tool_calls,
+                        .tool_call_id = turn.tool_call_id,
+                        .name = turn.name});
+  }
   KVANT_ASSIGN_OR_FAIL(const std::vector<PromptPiece> pieces,
-                       chat_.chat_template->render(messages, true, text_of(tokenizer.bos()), text_of(tokenizer.eos())));
+                       chat_.chat_template->render(messages, true, text_of(tokenizer.bos()), text_of(tokenizer.eos()),
+                                                   std::nullopt, tools));
   return tokenizer.encode_chat(pieces);
 }
 
@@ -194,11 +231,22 @@ Result<RequestId> LocalEngine::submit(GenerateRequest request) {
                    .sampling = sampling_params(request.sampling),
                    .max_tokens = request.max_tokens,
                    .logprobs = request.logprobs,
+                   .prompt_logprobs = request.prompt_logprobs,
                    .salt = request.cache_salt};
-  if (!request.ignore_end_of_turn) out.end_tokens.assign(ends.begin(), ends.end());
+  // A shape ends an answer with an end of turn.
+  if (!request.ignore_end_of_turn || request.shape) out.end_tokens.assign(ends.begin(), ends.end());
   KVANT_FAIL_IF_ERROR(scheduler_.check(out));
   // Shared by two callbacks, which are copied.
   const auto answer = std::make_shared<Answer>(model_->tokenizer(), request);
+  if (request.shape) {
+    KVANT_ASSIGN_OR_FAIL(answer->constraint, constraints_.make(*request.shape));
+    out.restrict_logits = [answer](std::span<float> logits) { answer->constraint->restrict_logits(logits); };
+  }
+  if (request.prompt_logprobs >= 0) {
+    out.on_prompt_token = [answer](int32_t position, const TokenLogprobs& logprobs) {
+      answer->generation.prompt_logprobs[static_cast<size_t>(position)] = logprobs;
+    };
+  }
   out.on_token = [answer](int32_t token, const TokenLogprobs* logprobs) { return answer->take(token, logprobs); };
   out.on_finish = [answer](const TokenResult& result) { answer->finish(result); };
   const std::lock_guard lock(mutex_);
@@ -223,6 +271,9 @@ bool LocalEngine::step() {
   const bool worked = scheduler_.step();
   const std::lock_guard lock(mutex_);
   stats_ = scheduler_.stats();
+  const GraphStats& graphs = model_->runner().graph_stats();
+  stats_.graph_replays = graphs.replayed;
+  stats_.graph_misses = graphs.decode_misses();
   return worked || has_work();
 }
 

@@ -82,7 +82,7 @@ TEST_F(SchedulerTest, RefusesAtTheDoorWhatCanNeverFit) {
   EXPECT_THAT(refusal({.prompt = tokens(1024, 1), .max_tokens = 1}), HasSubstr("the prompt has 1024 tokens"));
   EXPECT_THAT(refusal({.prompt = {1, 320}}), HasSubstr("token id 320 is outside"));
   EXPECT_THAT(refusal({.prompt = {}}), HasSubstr("empty"));
-  EXPECT_THAT(refusal({.prompt = {1}, .max_tokens = 0}), HasSubstr("max_tokens 0"));
+  EXPECT_THAT(refusal({.prompt = {1}, .max_tokens = -1}), HasSubstr("max_tokens -1"));
   EXPECT_THAT(refusal({.prompt = {1}, .sampling = {.top_p = 2.0f}}), HasSubstr("top-p"));
 }
 

@@ -31,7 +31,8 @@ class Server:
 
     def __init__(self, model: Path, cache: Path, *args: object) -> None:
         program = os.environ["KVANT_BINARY"]
-        command = [program, "serve", str(model), "--port", "0", *map(str, args)]
+        port = [] if "--port" in args else ["--port", "0"]
+        command = [program, "serve", str(model), *port, *map(str, args)]
         environment = os.environ | {"KVANT_CACHE_DIR": str(cache)}
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
         self.stderr: list[str] = []

@@ -116,3 +116,44 @@ def test_ignored_fields_are_named(server: Server) -> None:
     assert reply.status == 200
     assert reply.headers["X-Kvant-Ignored-Fields"] == "surprise, bad??name"
     assert "X-Kvant-Ignored-Fields" not in server.complete(prompt="he", max_tokens=1).headers
+
+
+def test_tokenize_and_back(server: Server) -> None:
+    reply = server.post("/tokenize", {"prompt": "hello é", "with_pieces": True}).json
+    assert reply["count"] == len(reply["tokens"]) == len(reply["pieces"])
+    assert reply["pieces"][0] == "he"
+    assert server.post("/detokenize", {"tokens": reply["tokens"]}).json == {"prompt": "hello é"}
+    assert server.post("/detokenize", {"tokens": [1]}).json == {"prompt": "<|im_start|>"}
+    for body in ({}, {"tokens": 7}, {"tokens": [-1]}, {"tokens": [99999]}, {"tokens": ["a"]}):
+        assert server.post("/detokenize", body).status == 400
+    assert server.post("/tokenize", {}).status == 400
+
+
+def test_metrics_and_props(server: Server) -> None:
+    before = server.metric("kvant_generated_tokens_total")
+    server.complete(prompt="he", max_tokens=5, ignore_eos=True)
+    assert server.metric("kvant_generated_tokens_total") - before == 5
+    reply = server.get("/metrics")
+    assert reply.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+    for line in reply.text.splitlines():
+        assert line.startswith("# ") or float(line.rpartition(" ")[2]) >= 0
+    assert 'kvant_responses_total{endpoint="/v1/completions",status="200"}' in reply.text
+    props = server.get("/props").json
+    assert props["kv"]["format"].startswith("nvfp4:")
+    assert props["kv"]["parts"]["edges"] == "16,32"
+    assert props["kv"]["bytes_per_token"] < props["kv"]["bytes_per_token_16bit"] == 256
+    assert props["limits"]["context"] == 1024
+
+
+def test_scoring(server: Server) -> None:
+    fields = {"prompt": "hello", "echo": True, "logprobs": 2, "temperature": 0}
+    scored = server.complete(**fields, max_tokens=0).json["choices"][0]
+    assert (scored["text"], scored["finish_reason"]) == ("hello", "length")
+    logprobs = scored["logprobs"]
+    assert logprobs["tokens"] == ["he", "l", "l", "o"]
+    assert logprobs["text_offset"] == [0, 2, 3, 4]
+    assert logprobs["token_logprobs"][0] is None
+    assert all(value < 0 for value in logprobs["token_logprobs"][1:])
+    longer = server.complete(**fields, max_tokens=2).json["choices"][0]
+    assert longer["logprobs"]["tokens"][:4] == logprobs["tokens"]
+    assert longer["text"].startswith("hello")

@@ -126,10 +126,24 @@ struct TokenLogprobs {
   std::vector<TokenLogprob> top;  ///< The most likely tokens, best first.
 };
 
+/// What an answer has to look like. Tokens that would break it are never drawn.
+struct AnswerShape {
+  enum class Kind : uint8_t {
+    kJsonObject,  ///< Any JSON object.
+    kJsonSchema,  ///< JSON that follows `schema`.
+  };
+  Kind kind = Kind::kJsonObject;
+  std::string schema = {};  ///< JSON Schema; docs/server.md states the subset.
+  std::string before = {};  ///< Text around the JSON.
+  std::string after = {};
+};
+
 struct Generation {
   std::string text;
   std::vector<int32_t> token_ids;       ///< Without the end-of-turn token.
   std::vector<TokenLogprobs> logprobs;  ///< One per token id when asked for.
+  /// One per prompt token when asked for, given those before it; that of the first one is 0.
+  std::vector<TokenLogprobs> prompt_logprobs;
   FinishReason finish_reason = FinishReason::kStop;
   Status status;  ///< Not ok iff finish_reason is kError.
   int32_t prompt_tokens = 0;
@@ -145,10 +159,12 @@ struct Generation {
 struct GenerateRequest {
   std::vector<int32_t> prompt;
   SamplingParams sampling;
-  int32_t max_tokens = 256;
+  int32_t max_tokens = 256;  ///< 0 = the prompt is read and nothing more.
   std::vector<std::string> stop;
   bool ignore_end_of_turn = false;
-  int32_t logprobs = -1;        ///< -1 = none, else how many alternatives besides the chosen token.
+  int32_t logprobs = -1;         ///< -1 = none, else how many alternatives besides the chosen token.
+  int32_t prompt_logprobs = -1;  ///< Likewise for the prompt, whose cached prefix is not used then.
+  std::optional<AnswerShape> shape = {};
   std::string cache_salt = {};  ///< Requests share cached prefixes only with others of the same salt.
   /// Each token of the answer as it comes, before what it adds to the text. `logprobs` is null unless asked for.
   std::function<void(int32_t token, const TokenLogprobs* logprobs)> on_token = {};
@@ -171,16 +187,27 @@ struct EngineStats {
   int64_t base_pages_used = 0, base_pages = 0;
   int64_t exact_pages_used = 0, exact_pages = 0;
   int64_t prefix_blocks = 0;
+  int64_t graph_replays = 0;  ///< Passes that ran as captured graphs.
+  int64_t graph_misses = 0;   ///< Passes of decode rows that did not.
   /// Drafts verified, and accepted, at each place of a block.
   std::vector<int64_t> drafted, accepted;
+};
+
+/// How a chat template has the model write calls of tools.
+enum class ToolCallStyle : uint8_t {
+  kNone,    ///< The template knows no tools.
+  kTagged,  ///< <tool_call>{"name": ..., "arguments": {...}}</tool_call>, any number of them
+  kBare,    ///< {"name": ..., "parameters": {...}} as the whole answer
+  kListed,  ///< [TOOL_CALLS] [{"name": ..., "arguments": {...}}, ...]
 };
 
 /// What the engine chose: printed in one line, never guessed by users.
 struct EngineFacts {
   std::string architecture;
   std::string model_name;
-  std::string kv_format;          ///< Effective SPEC in canonical form.
-  double kv_bytes_per_token = 0;  ///< All layers, base format.
+  std::string kv_format;                ///< Effective SPEC in canonical form.
+  double kv_bytes_per_token = 0;        ///< All layers, base format.
+  double kv_bytes_per_token_16bit = 0;  ///< What bf16 would take.
   std::string
       kv_scale_source;  ///< "profile 1f2e... (self-calibrated, 998 tokens)", "checkpoint", "none", "1.0 (plain)"
   std::string route;    ///< Attention kernel route(s).
@@ -188,15 +215,21 @@ struct EngineFacts {
   std::string weights;
   int32_t threads = 0;
   int32_t context = 0;
+  int32_t longest_request =
+      0;                   ///< Tokens of a prompt and its answer: the context, or less when the KV budget is small.
   int32_t vocabulary = 0;  ///< Token ids are below it.
   int32_t num_layers = 0;
   int32_t max_sequences = 0;  ///< Fewer than asked for when the KV budget holds no more.
   std::string kv_memory;      ///< What the KV cache may take, with its arithmetic.
+  ToolCallStyle tool_calls = ToolCallStyle::kNone;
 };
 
 struct ChatTurn {
   std::string role;
   std::string content;
+  std::string tool_calls = {};    ///< JSON array as OpenAI's API has it, arguments as objects; empty = none.
+  std::string tool_call_id = {};  ///< Of a tool's answer.
+  std::string name = {};
 };
 
 /// One loaded model that serves requests.
@@ -217,8 +250,10 @@ class Engine {
 
   /// Plain prompt to ids, BOS added if the model asks for it.
   virtual Result<std::vector<int32_t>> encode_prompt(std::string_view text) const = 0;
-  /// A conversation through the model's chat template, with the generation prompt.
-  virtual Result<std::vector<int32_t>> encode_chat(std::span<const ChatTurn> turns) const = 0;
+  /// A conversation through the model's chat template, with the generation prompt. `tools` is a JSON array of
+  /// definitions as OpenAI's API has them, or empty.
+  virtual Result<std::vector<int32_t>> encode_chat(std::span<const ChatTurn> turns,
+                                                   std::string_view tools = {}) const = 0;
   virtual std::string decode(std::span<const int32_t> ids) const = 0;
   /// Text to ids as it stands: no BOS, no special tokens.
   virtual std::vector<int32_t> tokenize(std::string_view text) const = 0;

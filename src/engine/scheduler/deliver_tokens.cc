@@ -11,7 +11,7 @@ bool takes_most_likely(const ScheduledRequest& request) {
   const ops::SamplingParams& params = request.sampler.params();
   return request.sampler.is_greedy() && params.repetition_penalty == 1.0f && params.presence_penalty == 0.0f &&
          params.frequency_penalty == 0.0f && params.logit_bias.empty() && request.request.logprobs < 0 &&
-         request.draft.proposals.empty();
+         !request.request.restrict_logits && request.draft.proposals.empty();
 }
 
 }  // namespace
@@ -26,6 +26,7 @@ Status Scheduler::run() {
     tokens = tokens.subspan(static_cast<size_t>(length),
                             std::min(static_cast<size_t>(row.num_tokens), tokens.size() - static_cast<size_t>(length)));
     LogitsWanted logits = row.samples ? LogitsWanted::kLast : LogitsWanted::kNone;
+    if (row.scores) logits = LogitsWanted::kAll;
     if (row.phase == RowPhase::kDecode && !request.draft.tokens.empty()) {
       request.block.assign(tokens.begin(), tokens.end());
       request.block.insert(request.block.end(), request.draft.tokens.begin(), request.draft.tokens.end());
@@ -39,7 +40,7 @@ Status Scheduler::run() {
       case LogitsWanted::kAll: rows = std::ssize(tokens); break;
     }
     request.best.clear();
-    if (rows > 0 && takes_most_likely(request))
+    if (rows > 0 && !row.scores && takes_most_likely(request))
       request.best.resize(static_cast<size_t>(rows));
     else
       wanted += rows;
@@ -61,6 +62,7 @@ void Scheduler::deliver() {
   float* logits = logits_.data();
   for (const Planned& row : planned_) {
     ScheduledRequest& request = *row.request;
+    if (row.scores) logits = score(row, logits);
     if (row.samples) logits = sample(request, static_cast<int32_t>(request.draft.tokens.size()), logits);
     cache_.publish_prefix(request.sequence, request.tokens, request.request.salt);
   }
@@ -76,6 +78,10 @@ float* Scheduler::sample(ScheduledRequest& request, int32_t num_drafts, float* l
   const int64_t vocabulary = runner_.config().vocabulary_size;
   const auto finish_with = [&](FinishReason reason) { finished_.emplace_back(&request, reason); };
   const bool has_best = !request.best.empty();
+  if (request.request.max_tokens == 0) {
+    finish_with(FinishReason::kLength);
+    return has_best ? logits : logits + vocabulary;
+  }
   int32_t num_accepted = 0;
   bool ended = false;
   for (int32_t i = 0; i <= num_drafts; ++i) {
@@ -122,6 +128,7 @@ int32_t Scheduler::next_token(ScheduledRequest& request, int32_t draft_index, st
     logprobs_buffer_.resize(logits.size());
     ops::log_softmax(logits, logprobs_buffer_);
   }
+  if (request.request.restrict_logits) request.request.restrict_logits(logits);
   const ops::TokenHistory history{.tokens = request.tokens, .prompt_tokens = request.prompt_tokens()};
   const auto step = static_cast<uint64_t>(request.num_tokens());
   const auto index = static_cast<size_t>(draft_index);
@@ -135,15 +142,36 @@ int32_t Scheduler::next_token(ScheduledRequest& request, int32_t draft_index, st
     // that a run without drafts would give.
     token = request.sampler.sample(logits, history, step);
   }
-  if (alternatives >= 0) {
-    const auto logprob = [&](int32_t id) {
-      return TokenLogprob{.token = id, .logprob = logprobs_buffer_[static_cast<size_t>(id)]};
-    };
-    logprobs_.chosen = logprob(token);
-    logprobs_.top.clear();
-    for (const int32_t id : ops::most_likely(logprobs_buffer_, alternatives)) logprobs_.top.push_back(logprob(id));
-  }
+  if (alternatives >= 0) set_logprobs(logprobs_buffer_, token, alternatives);
   return token;
+}
+
+void Scheduler::set_logprobs(std::span<const float> logprobs, int32_t token, int32_t alternatives) {
+  const auto logprob = [&](int32_t id) {
+    return TokenLogprob{.token = id, .logprob = logprobs[static_cast<size_t>(id)]};
+  };
+  logprobs_.chosen = logprob(token);
+  logprobs_.top.clear();
+  for (const int32_t id : ops::most_likely(logprobs, alternatives)) logprobs_.top.push_back(logprob(id));
+}
+
+float* Scheduler::score(const Planned& row, float* logits) {
+  ScheduledRequest& request = *row.request;
+  const auto vocabulary = static_cast<size_t>(runner_.config().vocabulary_size);
+  const int32_t end = cache_.length(request.sequence);
+  logprobs_buffer_.resize(vocabulary);
+  for (int32_t position = end - row.num_tokens; position < end; ++position) {
+    // The logits at a position speak of the token after it.
+    if (position + 1 < request.prompt_tokens() && request.request.on_prompt_token) {
+      ops::log_softmax({logits, vocabulary}, logprobs_buffer_);
+      set_logprobs(logprobs_buffer_, request.tokens[static_cast<size_t>(position) + 1],
+                   request.request.prompt_logprobs);
+      request.request.on_prompt_token(position + 1, logprobs_);
+    }
+    // The last ones are for sampling.
+    if (position + 1 < end || !row.samples) logits += vocabulary;
+  }
+  return logits;
 }
 
 bool Scheduler::note_progress() {

@@ -3,6 +3,12 @@
 #include "engine/scheduler/scheduler.h"
 
 namespace kvant::engine {
+namespace {
+
+/// Logits of every row are large: a prompt with log probabilities is read in small chunks.
+constexpr int32_t kScoredTokens = 64;
+
+}  // namespace
 
 void Scheduler::plan() {
   planned_.clear();
@@ -80,11 +86,14 @@ void Scheduler::plan_prompts(std::vector<ScheduledRequest*>& requests) {
     if (request->sequence < 0) continue;
     const int32_t share = std::max(1, budget_ / static_cast<int32_t>(requests.size() - i));
     const int32_t length = cache_.length(request->sequence);
-    const int32_t tokens = std::min({left(request), share, cache_.tokens_to_grid_point(length)});
+    const bool scores = request->request.prompt_logprobs >= 0;
+    const int32_t tokens = std::min(
+        {left(request), share, cache_.tokens_to_grid_point(length), scores ? kScoredTokens : options_.step_tokens});
     add_row({.request = request,
              .phase = attn::phase_of(request->prompt_tokens(), length),
              .num_tokens = tokens,
-             .samples = length + tokens == request->num_tokens()},
+             .samples = length + tokens == request->num_tokens(),
+             .scores = scores},
             true);
   }
 }

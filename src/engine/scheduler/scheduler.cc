@@ -36,9 +36,9 @@ Status Scheduler::check(const TokenRequest& request) const {
   const ModelConfig& config = runner_.config();
   const int64_t prompt = std::ssize(request.prompt);
   if (prompt == 0) return {StatusCode::kInvalidArgument, "the prompt is empty; at least one token is needed"};
-  if (request.max_tokens < 1) {
+  if (request.max_tokens < 0) {
     return {StatusCode::kInvalidArgument,
-            fmt::format("max_tokens {} asks for nothing; at least 1 is needed", request.max_tokens)};
+            fmt::format("max_tokens {} makes no sense; at least 0 is needed", request.max_tokens)};
   }
   KVANT_RETURN_IF_ERROR(ops::validate(request.sampling));
   for (const int32_t token : request.prompt) {
@@ -137,7 +137,9 @@ bool Scheduler::admit(size_t index) {
   // Under exact edges an answer is no prefix: as a prompt it would be cached with other bytes.
   const std::span<const int32_t> tokens =
       cache_.has_exact_edges() ? std::span<const int32_t>(request.request.prompt) : request.tokens;
-  const int32_t reused = cache_.reuse_prefix(*sequence, tokens, request.request.salt);
+  // Log probabilities of a prompt come of computing all of it.
+  const bool may_reuse = request.request.prompt_logprobs < 0;
+  const int32_t reused = may_reuse ? cache_.reuse_prefix(*sequence, tokens, request.request.salt) : 0;
   // Room for all that has been asked to be read so far, or the pages would be taken away again soon.
   int64_t outstanding = request.num_tokens() + 1 - reused;
   for (const auto& other : running_) outstanding += other->num_tokens() - cache_.length(other->sequence);

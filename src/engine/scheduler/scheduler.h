@@ -56,6 +56,8 @@ class Scheduler {
     RowPhase phase = RowPhase::kDecode;
     int32_t num_tokens = 0;
     bool samples = false;  ///< The row ends with the newest token: its logits give the next one.
+    /// Rows of a prompt whose tokens' log probabilities are wanted: logits of every token.
+    bool scores = false;
   };
 
   void finish_cancelled();
@@ -70,7 +72,10 @@ class Scheduler {
   void preempt(ScheduledRequest& request);
   Status run();
   void deliver();
+  /// These two return the logits behind those they have used.
   float* sample(ScheduledRequest& request, int32_t num_drafts, float* logits);
+  float* score(const Planned& row, float* logits);
+  void set_logprobs(std::span<const float> logprobs, int32_t token, int32_t alternatives);
   int32_t next_token(ScheduledRequest& request, int32_t draft_index, std::span<float> logits);
   /// False when too many steps brought nothing new.
   bool note_progress();

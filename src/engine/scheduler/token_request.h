@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -36,9 +37,14 @@ struct TokenRequest {
   int32_t max_tokens = 1;
   std::vector<int32_t> end_tokens = {};  ///< Each ends the answer and is not part of it.
   int32_t logprobs = -1;                 ///< -1 = none, else how many alternatives.
+  int32_t prompt_logprobs = -1;
   std::string salt = {};
+  /// Called with the logits before each token of the answer is drawn; may forbid tokens. May be empty.
+  std::function<void(std::span<float> logits)> restrict_logits = {};
   /// Takes a token of the answer; false = it was the last one wanted. `logprobs` is null unless asked for.
   std::function<bool(int32_t token, const TokenLogprobs* logprobs)> on_token = {};
+  /// Log probabilities of the prompt token at a position. After a preemption some come again.
+  std::function<void(int32_t position, const TokenLogprobs& logprobs)> on_prompt_token = {};
   std::function<void(const TokenResult& result)> on_finish = {};
 };
 

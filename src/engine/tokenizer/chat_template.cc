@@ -4,6 +4,7 @@
 #include <ctime>
 
 #include "engine/tokenizer/jinja_ast.h"
+#include "engine/tokenizer/jinja_json.h"
 #include "engine/tokenizer/jinja_renderer.h"
 
 namespace kvant::engine {
@@ -23,12 +24,21 @@ std::tm local_time() {
   return out;
 }
 
-jinja::Value message_value(const ChatMessage& message) {
+Result<jinja::Value> message_value(const ChatMessage& message) {
   auto dict = std::make_shared<jinja::Dict>();
   dict->items.emplace_back(jinja::make_text("role"), jinja::make_text(message.role, jinja::Text::kMessage));
   dict->items.emplace_back(jinja::make_text("content"), jinja::make_text(message.content, jinja::Text::kMessage));
+  if (!message.tool_calls.empty()) {
+    KVANT_ASSIGN_OR_FAIL(jinja::Value calls, jinja::value_of_json(message.tool_calls));
+    dict->items.emplace_back(jinja::make_text("tool_calls"), std::move(calls));
+  }
+  const auto add_text = [&](std::string_view key, const std::string& text) {
+    if (!text.empty()) dict->items.emplace_back(jinja::make_text(key), jinja::make_text(text, jinja::Text::kMessage));
+  };
+  add_text("tool_call_id", message.tool_call_id);
+  add_text("name", message.name);
   dict->measure();
-  return jinja::DictPtr(std::move(dict));
+  return jinja::Value(jinja::DictPtr(std::move(dict)));
 }
 
 std::vector<PromptPiece> pieces_of(const jinja::Text& text) {
@@ -67,22 +77,26 @@ Result<ChatTemplate> ChatTemplate::parse(std::string_view source) {
 
 Result<std::vector<PromptPiece>> ChatTemplate::render(std::span<const ChatMessage> messages, bool add_generation_prompt,
                                                       std::string_view bos_token, std::string_view eos_token,
-                                                      std::optional<std::tm> now) const {
+                                                      std::optional<std::tm> now, std::string_view tools) const {
   auto list = std::make_shared<jinja::List>();
-  int64_t input_bytes = 0;
+  auto input_bytes = static_cast<int64_t>(tools.size());
   for (const ChatMessage& message : messages) {
-    list->items.push_back(message_value(message));
-    input_bytes += static_cast<int64_t>(message.role.size() + message.content.size());
+    KVANT_ASSIGN_OR_FAIL(jinja::Value value, message_value(message));
+    list->items.push_back(std::move(value));
+    input_bytes += static_cast<int64_t>(message.role.size() + message.content.size() + message.tool_calls.size());
   }
   list->measure();
+  jinja::Value definitions = jinja::None{};  // As Hugging Face passes them when there are none.
+  if (!tools.empty()) {
+    KVANT_ASSIGN_OR_FAIL(definitions, jinja::value_of_json(tools));
+  }
   jinja::RenderInput input;
   input.variables = {
       {"messages", jinja::ListPtr(std::move(list))},
       {"add_generation_prompt", add_generation_prompt},
       {"bos_token", jinja::make_text(bos_token)},
       {"eos_token", jinja::make_text(eos_token)},
-      // As Hugging Face passes them when there are none.
-      {"tools", jinja::None{}},
+      {"tools", std::move(definitions)},
       {"documents", jinja::None{}},
   };
   input.now = now ? *now : local_time();

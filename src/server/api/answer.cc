@@ -1,5 +1,6 @@
 #include "server/api/answer.h"
 
+#include <algorithm>
 #include <chrono>
 #include <optional>
 #include <utility>
@@ -36,9 +37,7 @@ Usage usage_of(const std::vector<WholeAnswer>& answers, size_t choices_per_promp
   return usage;
 }
 
-ApiError shut_down() {
-  return {.status = 503, .message = "the server is shutting down", .param = {}, .code = "shutting_down"};
-}
+ApiError shut_down() { return {.status = 503, .message = "the server is shutting down", .code = "shutting_down"}; }
 
 HttpResponse answer_whole(const EngineHost& host, GenerationRun& run, PreparedRequest& prepared,
                           const HttpRequest& http) {
@@ -50,8 +49,7 @@ HttpResponse answer_whole(const EngineHost& host, GenerationRun& run, PreparedRe
     if (host.given_up()) return to_response(shut_down());
     if (http.client_gone && Clock::now() >= next_look) {
       // Nobody reads this response; the run is cancelled as it is dropped.
-      if (http.client_gone())
-        return to_response({.status = 499, .message = "the client is gone", .param = {}, .code = {}});
+      if (http.client_gone()) return to_response({.status = 499, .message = "the client is gone"});
       next_look = Clock::now() + kWait;
     }
     if (!event) continue;
@@ -65,7 +63,7 @@ HttpResponse answer_whole(const EngineHost& host, GenerationRun& run, PreparedRe
   }
   Json body = prepared.format->whole(answers);
   body["usage"] = to_json(usage_of(answers, prepared.choices_per_prompt));
-  return {.body = to_text(body), .headers = {}, .stream = {}};
+  return {.body = to_text(body)};
 }
 
 /// What a stream needs from its first to its last event.
@@ -130,8 +128,12 @@ void write_stream(StreamState& state, const BodyWriter& write, const std::functi
 
 }  // namespace
 
+int32_t answer_tokens(const engine::EngineFacts& facts, size_t prompt_tokens, int32_t wanted) {
+  return std::min(wanted, facts.longest_request - static_cast<int32_t>(prompt_tokens));
+}
+
 ApiResult<bool> check_context(const engine::EngineFacts& facts, size_t prompt_tokens, const std::string& field) {
-  const auto context = static_cast<size_t>(facts.context);
+  const auto context = static_cast<size_t>(facts.longest_request);
   if (prompt_tokens < context) return true;
   return refuse(
       {.message = fmt::format("the prompt has {} tokens and the context holds {}, of which one is needed for the "
@@ -146,19 +148,22 @@ ApiResult<HttpResponse> answer(EngineHost& host, PreparedRequest prepared, const
   auto seats = host.admit(static_cast<int32_t>(prepared.requests.size()));
   if (!seats) {
     if (seats.error() == EngineHost::Refusal::kNotReady)
-      return refuse({.status = 503, .message = host.health().reason, .param = {}, .code = "not_ready"});
+      return refuse({.status = 503, .message = host.health().reason, .code = "not_ready"});
     return refuse(
         {.status = 429,
          .message = fmt::format("the server has {} requests, as many as it takes; try again later", host.requests()),
-         .param = {},
          .code = "queue_full"});
   }
   auto run = GenerationRun::start(*host.engine(), prepared.requests, *std::move(seats));
-  if (!run) return refuse(to_api_error(run.error(), prepared.prompt_field));
+  if (!run) {
+    // What is refused here besides prompts that do not fit is a shape that cannot be had.
+    const bool is_shape = run.error().code() == StatusCode::kUnsupported && prepared.requests.front().shape;
+    return refuse(to_api_error(run.error(), is_shape ? "response_format" : prepared.prompt_field));
+  }
   if (!prepared.stream) return answer_whole(host, **run, prepared, http);
   // Shared, because the function that writes the stream is copied.
   const auto state = std::make_shared<StreamState>(StreamState{host, *std::move(run), std::move(prepared)});
-  HttpResponse response{.content_type = "text/event-stream", .body = {}, .headers = {}, .stream = {}};
+  HttpResponse response{.content_type = "text/event-stream", .body = {}};
   response.headers = {{"Cache-Control", "no-cache"}, {"X-Accel-Buffering", "no"}};
   response.stream = [state, gone = http.client_gone](const BodyWriter& write) {
     write_stream(*state, write, gone);

@@ -25,6 +25,9 @@ struct PreparedRequest {
 /// Runs the request and answers it, at once or as a stream of server-sent events. Ends early when the client goes away.
 ApiResult<HttpResponse> answer(EngineHost& host, PreparedRequest prepared, const HttpRequest& http);
 
+/// `wanted`, or less when the context ends before.
+int32_t answer_tokens(const engine::EngineFacts& facts, size_t prompt_tokens, int32_t wanted);
+
 /// Refuses a prompt that leaves no room for an answer.
 ApiResult<bool> check_context(const engine::EngineFacts& facts, size_t prompt_tokens, const std::string& field);
 

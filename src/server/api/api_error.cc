@@ -28,14 +28,14 @@ Json to_json(const ApiError& error) {
 }
 
 HttpResponse to_response(const ApiError& error) {
-  HttpResponse response{.status = error.status, .body = to_text(to_json(error)), .headers = {}, .stream = {}};
+  HttpResponse response{.status = error.status, .body = to_text(to_json(error))};
   if (error.status == 429 || error.status == 503) response.headers.emplace_back("Retry-After", "1");
   if (error.status == 401) response.headers.emplace_back("WWW-Authenticate", "Bearer");
   return response;
 }
 
 ApiError to_api_error(const Status& status, std::string param) {
-  ApiError out{.message = status.message(), .param = std::move(param), .code = {}};
+  ApiError out{.message = status.message(), .param = std::move(param)};
   switch (status.code()) {
     case StatusCode::kInvalidArgument: break;
     case StatusCode::kUnsupported: out.code = "unsupported"; break;

@@ -15,12 +15,12 @@ namespace kvant::server {
 struct ApiError {
   int status = 400;
   std::string message;
-  std::string param;  ///< The field at fault, if there is one.
-  std::string code;   ///< For programs, such as "context_length_exceeded"; may be empty.
-  Json details = {};  ///< Further members of the error object, or null.
+  std::string param = {};  ///< The field at fault, if there is one.
+  std::string code = {};   ///< For programs, such as "context_length_exceeded"; may be empty.
+  Json details = {};       ///< Further members of the error object, or null.
 
   static ApiError invalid(std::string field, std::string text) {
-    return {.message = std::move(text), .param = std::move(field), .code = {}};
+    return {.message = std::move(text), .param = std::move(field)};
   }
 };
 

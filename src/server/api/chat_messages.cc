@@ -44,6 +44,31 @@ ApiResult<std::string> read_content(Fields& fields) {
   return out;
 }
 
+/// Calls that the assistant made before. Templates want arguments as objects; the API has them as text.
+ApiResult<std::string> read_tool_calls(Fields& fields) {
+  KVANT_API_ASSIGN(const Json* calls, fields.array("tool_calls"));
+  if (calls == nullptr || calls->empty()) return std::string();
+  Json out = *calls;
+  for (size_t i = 0; i < out.size(); ++i) {
+    const std::string path = fmt::format("{}[{}]", fields.name_of("tool_calls"), i);
+    Json& call = out[i];
+    const bool has_function = call.is_object() && call.contains("function") && call["function"].is_object();
+    if (!has_function || !call["function"].contains("name") || !call["function"]["name"].is_string())
+      return refuse(path, fmt::format("'{}' must have a 'function' with a 'name'", path));
+    Json& function = call["function"];
+    if (!function.contains("arguments")) function["arguments"] = Json::object();
+    if (!function["arguments"].is_string()) continue;
+    const std::string text = function["arguments"].get<std::string>();
+    const auto arguments = parse_json(text.empty() ? "{}" : text);
+    if (!arguments) {
+      return refuse(path + ".function.arguments",
+                    fmt::format("'{}.function.arguments' holds no JSON: {}", path, arguments.error().message()));
+    }
+    function["arguments"] = *arguments;
+  }
+  return to_text(out);
+}
+
 ApiResult<engine::ChatTurn> read_message(const Json& message, size_t index) {
   const std::string path = fmt::format("messages[{}]", index);
   if (!message.is_object())
@@ -59,6 +84,11 @@ ApiResult<engine::ChatTurn> read_message(const Json& message, size_t index) {
   // The newer name of the system role, which templates do not know.
   turn.role = *role == "developer" ? "system" : *std::move(role);
   KVANT_API_ASSIGN(turn.content, read_content(fields));
+  KVANT_API_ASSIGN(turn.tool_calls, read_tool_calls(fields));
+  KVANT_API_ASSIGN(const auto call_id, fields.string("tool_call_id"));
+  KVANT_API_ASSIGN(const auto name, fields.string("name"));
+  turn.tool_call_id = call_id.value_or("");
+  turn.name = name.value_or("");
   return turn;
 }
 

@@ -9,6 +9,7 @@
 #include "server/api/chat_messages.h"
 #include "server/api/fields.h"
 #include "server/api/sampling_fields.h"
+#include "server/api/tools.h"
 
 namespace kvant::server {
 namespace {
@@ -32,13 +33,16 @@ ApiResult<PreparedRequest> read_chat_request(const Json& body, const RequestCont
   KVANT_API_ASSIGN(CommonFields common, read_common_fields(fields, facts));
   KVANT_API_ASSIGN(common.request.logprobs, read_logprobs(fields));
   KVANT_API_ASSIGN(const std::vector<engine::ChatTurn> turns, read_messages(fields));
-  auto prompt = context.engine.encode_chat(turns);
+  KVANT_API_ASSIGN(ToolFields tools, read_tools(fields, facts.tool_calls));
+  if (tools.shape && common.request.shape)
+    return refuse("response_format", "'response_format' and a required tool call exclude each other");
+  if (tools.shape) common.request.shape = std::move(tools.shape);
+  auto prompt = context.engine.encode_chat(turns, tools.definitions);
   if (!prompt) return refuse(to_api_error(prompt.error(), "messages"));
   if (prompt->empty()) return refuse("messages", "the messages give an empty prompt; at least one token is needed");
   KVANT_API_ASSIGN([[maybe_unused]] const bool fits, check_context(facts, prompt->size(), "messages"));
 
-  common.request.max_tokens = common.max_tokens.value_or(facts.context - static_cast<int32_t>(prompt->size()));
-  if (common.request.max_tokens < 1) return refuse("max_tokens", "'max_tokens' is 0 and must be at least 1");
+  common.request.max_tokens = answer_tokens(facts, prompt->size(), common.max_tokens.value_or(facts.context));
   common.request.prompt = *std::move(prompt);
   common.request.cache_salt = context.cache_salt;
   PreparedRequest out{.choices_per_prompt = static_cast<size_t>(common.choices),
@@ -50,7 +54,8 @@ ApiResult<PreparedRequest> read_chat_request(const Json& body, const RequestCont
     request.sampling.seed += static_cast<uint64_t>(i);
   }
   out.format = std::make_unique<ChatFormat>(context.engine, AnswerIdentity::make("chatcmpl", context.model_name),
-                                            common.request.logprobs >= 0);
+                                            common.request.logprobs >= 0,
+                                            tools.may_call ? facts.tool_calls : engine::ToolCallStyle::kNone);
   ignored = fields.unknown();
   return out;
 }

@@ -39,8 +39,15 @@ Json CompletionFormat::whole(const std::vector<WholeAnswer>& answers) {
   Json out = head(false);
   out["choices"] = Json::array();
   for (size_t i = 0; i < answers.size(); ++i) {
-    out["choices"].push_back(
-        choice(i, echoes_[i] + answers[i].text, answers[i].tokens, finish_reason_name(answers[i].end.finish_reason)));
+    const std::vector<engine::TokenLogprobs>& prompt = answers[i].end.prompt_logprobs;
+    std::vector<engine::TokenLogprobs> tokens = prompt;
+    tokens.insert(tokens.end(), answers[i].tokens.begin(), answers[i].tokens.end());
+    if (!prompt.empty()) offsets_[i] = 0;
+    Json item = choice(i, echoes_[i] + answers[i].text, tokens, finish_reason_name(answers[i].end.finish_reason));
+    // Nothing comes before the first token of a prompt that could make it likely.
+    if (!prompt.empty())
+      for (const char* list : {"token_logprobs", "top_logprobs"}) item["logprobs"][list][0] = nullptr;
+    out["choices"].push_back(std::move(item));
   }
   return out;
 }

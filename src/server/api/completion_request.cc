@@ -8,6 +8,7 @@
 #include "server/api/completion_format.h"
 #include "server/api/fields.h"
 #include "server/api/sampling_fields.h"
+#include "server/api/token_ids.h"
 
 namespace kvant::server {
 namespace {
@@ -23,16 +24,7 @@ struct Prompt {
 
 ApiResult<Prompt> read_tokens(const Json& list, const engine::Engine& engine) {
   Prompt out;
-  for (const Json& item : list) {
-    if (!item.is_number_integer())
-      return refuse("prompt", fmt::format("'prompt' holds {} among token ids", type_name(item)));
-    const auto id = item.is_number_unsigned() ? static_cast<double>(item.get<uint64_t>()) : item.get<double>();
-    if (id < 0 || id >= engine.facts().vocabulary) {
-      return refuse("prompt", fmt::format("'prompt' holds token id {}; ids go from 0 to {}", item.dump(),
-                                          engine.facts().vocabulary - 1));
-    }
-    out.tokens.push_back(item.get<int32_t>());
-  }
+  KVANT_API_ASSIGN(out.tokens, read_token_ids(list, "prompt", engine.facts().vocabulary));
   out.text = engine.decode(out.tokens);
   return out;
 }
@@ -82,11 +74,10 @@ ApiResult<PreparedRequest> read_completion_request(const Json& body, const Reque
     return refuse("best_of", fmt::format("'best_of' must be left out or equal 'n' ({})", common.choices));
   KVANT_API_ASSIGN(const std::vector<Prompt> prompts, read_prompts(fields, context.engine));
 
-  common.request.max_tokens = common.max_tokens.value_or(kDefaultMaxTokens);
-  if (common.request.max_tokens < 1) return refuse("max_tokens", "'max_tokens' is 0 and must be at least 1");
   if (logprobs) common.request.logprobs = static_cast<int32_t>(*logprobs);
   if (echo.value_or(false) && logprobs) {
-    return refuse("echo", "'echo' together with 'logprobs' is not supported: prompts have no log probabilities here");
+    if (common.stream) return refuse("echo", "'echo' with 'logprobs' is not supported in a stream");
+    common.request.prompt_logprobs = common.request.logprobs;
   }
   common.request.cache_salt = context.cache_salt;
 
@@ -99,6 +90,8 @@ ApiResult<PreparedRequest> read_completion_request(const Json& body, const Reque
     for (int32_t i = 0; i < common.choices; ++i) {
       engine::GenerateRequest& request = out.requests.emplace_back(common.request);
       request.prompt = prompt.tokens;
+      request.max_tokens =
+          answer_tokens(context.engine.facts(), prompt.tokens.size(), common.max_tokens.value_or(kDefaultMaxTokens));
       request.sampling.seed += static_cast<uint64_t>(i);
       echoes.push_back(echo.value_or(false) ? prompt.text : std::string());
     }

@@ -1,11 +1,16 @@
 #include "server/api/sampling_fields.h"
 
+#include <algorithm>
 #include <charconv>
+#include <cmath>
+#include <limits>
 #include <random>
 #include <string>
 #include <utility>
 
 #include <fmt/format.h>
+
+#include "server/api/response_format.h"
 
 namespace kvant::server {
 namespace {
@@ -69,6 +74,8 @@ ApiResult<bool> read_sampling(Fields& fields, engine::SamplingParams& out) {
   out.temperature = 1.0f;
   KVANT_API_ASSIGN([[maybe_unused]] bool done, take(fields.number("temperature", 0.0, 100.0), out.temperature));
   KVANT_API_ASSIGN(done, take(fields.number("top_p", 0.0, 1.0), out.top_p));
+  // 0 keeps the most likely token alone.
+  out.top_p = std::max(out.top_p, std::numeric_limits<float>::min());
   KVANT_API_ASSIGN(done, take(fields.number("min_p", 0.0, 1.0), out.min_p));
   KVANT_API_ASSIGN(done, take(fields.integer("top_k", -1, kMaxTokens), out.top_k));
   if (out.top_k < 0) out.top_k = 0;  // As other servers say "off".
@@ -102,6 +109,7 @@ ApiResult<CommonFields> read_common_fields(Fields& fields, const engine::EngineF
   KVANT_API_ASSIGN(done, take(fields.integer("n", 1, kMaxChoices), out.choices));
   KVANT_API_ASSIGN(done, take(fields.boolean("ignore_eos"), out.request.ignore_end_of_turn));
   KVANT_API_ASSIGN(done, read_stream(fields, out));
+  KVANT_API_ASSIGN(out.request.shape, read_response_format(fields));
   KVANT_API_ASSIGN(const auto older, fields.integer("max_tokens", 0, kMaxTokens));
   KVANT_API_ASSIGN(const auto newer, fields.integer("max_completion_tokens", 0, kMaxTokens));
   if (const auto given = newer ? newer : older) out.max_tokens = static_cast<int32_t>(*given);

@@ -139,6 +139,9 @@ class LibraryHttpServer : public HttpServer {
   Status bind() {
     add_routes();
     server_.new_task_queue = [this] { return new ConnectionThreads(options_.max_connections); };
+    httplib::Headers headers;
+    for (const auto& [name, value] : service_.headers) headers.emplace(name, value);
+    server_.set_default_headers(std::move(headers));
     server_.set_tcp_nodelay(true);
     server_.set_payload_max_length(options_.max_body_bytes);
     server_.set_keep_alive_timeout(options_.idle_timeout.count() / 1000);

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kvant/core/status.h"
@@ -27,6 +28,7 @@ struct HttpOptions {
 /// What is served, and what is said where no route answers.
 struct HttpService {
   std::vector<HttpRoute> routes;
+  std::vector<std::pair<std::string, std::string>> headers;  ///< Of every response.
   /// Sees every request before its body is read; a response ends it there. May be empty.
   std::function<bool(const HttpRequest& request, HttpResponse& response)> filter;
   /// The response to what never reaches a handler: 400, 404, 405, 408, 413, 415, 431, 500.

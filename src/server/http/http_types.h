@@ -12,12 +12,12 @@ namespace kvant::server {
 struct HttpRequest {
   std::string method;
   std::string path;  ///< Without the query.
-  std::string authorization;
-  std::string origin;
-  std::string host;
-  std::string body;
+  std::string authorization = {};
+  std::string origin = {};
+  std::string host = {};
+  std::string body = {};
   /// Whether nobody waits for the answer any more. May be empty: then somebody does.
-  std::function<bool()> client_gone;
+  std::function<bool()> client_gone = {};
 };
 
 /// Sends a part of a body; false when the client is gone.
@@ -26,10 +26,10 @@ using BodyWriter = std::function<bool(std::string_view part)>;
 struct HttpResponse {
   int status = 200;
   std::string content_type = "application/json";
-  std::string body;
-  std::vector<std::pair<std::string, std::string>> headers;
+  std::string body = {};
+  std::vector<std::pair<std::string, std::string>> headers = {};
   /// Writes the body part by part after the head has been sent; `body` is not used then.
-  std::function<void(const BodyWriter& write)> stream;
+  std::function<void(const BodyWriter& write)> stream = {};
 };
 
 using HttpHandler = std::function<HttpResponse(const HttpRequest& request)>;
