@@ -34,7 +34,10 @@ class AnswerShapeTest : public ::testing::Test {
   }
 
   Generation answer(std::optional<AnswerShape> shape, uint64_t seed, int32_t max_tokens = 400) {
-    GenerateRequest request{.prompt = {259, 104}, .sampling = {.temperature = 1.0f, .seed = seed}, .on_text = {}};
+    GenerateRequest request;
+    request.prompt = {259, 104};
+    request.sampling.temperature = 1.0f;
+    request.sampling.seed = seed;
     request.max_tokens = max_tokens;
     request.shape = std::move(shape);
     auto generation = engine_->generate(request);
@@ -74,10 +77,15 @@ TEST_F(AnswerShapeTest, DoesNotChangeOtherRequests) {
 }
 
 TEST_F(AnswerShapeTest, ScoresAPromptAsIfItHadBeenGenerated) {
-  GenerateRequest request{.prompt = {259, 104, 108}, .ignore_end_of_turn = true, .logprobs = 2, .on_text = {}};
+  GenerateRequest request;
+  request.prompt = {259, 104, 108};
+  request.ignore_end_of_turn = true;
+  request.logprobs = 2;
   request.max_tokens = 90;  // More than is scored at once.
   const Generation made = engine_->generate(request).value();
-  GenerateRequest scoring{.prompt = request.prompt, .prompt_logprobs = 2, .on_text = {}};
+  GenerateRequest scoring;
+  scoring.prompt = request.prompt;
+  scoring.prompt_logprobs = 2;
   scoring.prompt.insert(scoring.prompt.end(), made.token_ids.begin(), made.token_ids.end());
   scoring.max_tokens = 0;
   const Generation scored = engine_->generate(scoring).value();
@@ -89,13 +97,14 @@ TEST_F(AnswerShapeTest, ScoresAPromptAsIfItHadBeenGenerated) {
     const TokenLogprobs& a = scored.prompt_logprobs[i + 3];
     const TokenLogprobs& b = made.logprobs[i];
     ASSERT_EQ(a.chosen.token, b.chosen.token);
-    ASSERT_NEAR(a.chosen.logprob, b.chosen.logprob, testing::reordering_tolerance()) << i;
+    ASSERT_NEAR(a.chosen.logprob, b.chosen.logprob, test::reordering_tolerance()) << i;
     ASSERT_EQ(a.top.size(), 2u);
   }
 }
 
 TEST_F(AnswerShapeTest, ReadsAPromptAndNothingMore) {
-  GenerateRequest request{.prompt = {259, 104, 108}, .on_text = {}};
+  GenerateRequest request;
+  request.prompt = {259, 104, 108};
   request.max_tokens = 0;
   const Generation generation = engine_->generate(request).value();
   EXPECT_EQ(generation.finish_reason, FinishReason::kLength);

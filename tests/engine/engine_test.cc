@@ -130,7 +130,7 @@ TEST_F(EngineTest, RefusesAPromptBeyondTheContextWithBothCounts) {
   EXPECT_EQ(full.token_ids.size(), 4u);
   EXPECT_EQ(full.finish_reason, FinishReason::kLength);
   EXPECT_FALSE(engine->generate(request({})));
-  EXPECT_FALSE(engine->generate(request({1}, 0)));
+  EXPECT_FALSE(engine->generate(request({1}, -1)));
   EXPECT_FALSE(engine->generate(request({1, 320})));
   EXPECT_TRUE(engine->generate(request({1, 2}))) << "a refused request leaves the engine usable";
 }

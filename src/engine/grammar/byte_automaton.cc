@@ -77,6 +77,7 @@ ByteAutomaton::State ByteAutomaton::state_of(std::span<const Thread> entries) {
 }
 
 ByteAutomaton::State ByteAutomaton::next(State state, uint8_t byte) {
+  if (state == kDead) return kDead;
   const State known = states_[static_cast<size_t>(state)].steps[byte];
   if (known != kNotTaken) return known;
   std::vector<Thread> entries;

@@ -21,13 +21,14 @@ class ByteAutomaton {
 
   explicit ByteAutomaton(ByteProgram program);
 
+  /// kDead when the grammar has no text at all.
   State start() const { return start_; }
   /// The state after a byte, kDead when no text of the grammar goes on like this.
   State next(State state, uint8_t byte);
   /// Whether the text so far is complete.
-  bool accepting(State state) const { return states_[static_cast<size_t>(state)].accepting; }
+  bool accepting(State state) const { return state != kDead && states_[static_cast<size_t>(state)].accepting; }
   /// Whether nothing can follow.
-  bool exhausted(State state) const { return states_[static_cast<size_t>(state)].threads.empty(); }
+  bool exhausted(State state) const { return state == kDead || states_[static_cast<size_t>(state)].threads.empty(); }
   size_t num_states() const { return states_.size(); }
 
  private:

@@ -39,11 +39,9 @@ void TokenConstraint::restrict_logits(std::span<float> logits) {
 }
 
 bool TokenConstraint::accept(int32_t token) {
-  for (const char byte : tokenizer_.token_bytes(token)) {
-    if (state_ == ByteAutomaton::kDead) return false;
+  for (const char byte : tokenizer_.token_bytes(token))
     state_ = shape_->automaton().next(state_, static_cast<uint8_t>(byte));
-  }
-  return state_ != ByteAutomaton::kDead && !shape_->automaton().exhausted(state_);
+  return !shape_->automaton().exhausted(state_);
 }
 
 Result<std::unique_ptr<TokenConstraint>> ConstraintFactory::make(const AnswerShape& shape) {
