@@ -106,11 +106,11 @@ def plot(rows: list[Row], peers: list[Row], q_len: int) -> str:
     for i, (kv_format, colour) in enumerate(COLOURS.items()):
         best = {c: r for c, r in fastest(peers, kv_format).items() if "fraction_of_read" in r}
         for points, dash, label in ((ours(rows, kv_format), "", kv_format), (best, "5 4", f"{kv_format}, other")):
-            at = [(place[c], top + height * (1 - points[c]["fraction_of_read"])) for c in cells if c in points]
-            line = " ".join(f"{x:.1f},{y:.1f}" for x, y in at)
-            parts.append(
-                f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="2" stroke-dasharray="{dash}"/>'
-            )
+            for context in sorted({c[1] for c in cells}):
+                row = [c for c in cells if c[1] == context and c in points]
+                line = " ".join(f"{place[c]:.1f},{top + height * (1 - points[c]['fraction_of_read']):.1f}" for c in row)
+                style = f'stroke="{colour}" stroke-width="2" stroke-dasharray="{dash}"'
+                parts.append(f'<polyline points="{line}" fill="none" {style}/>')
             y = top + 20 + 40 * i + (16 if dash else 0)
             x = left + width + 8
             parts.append(
