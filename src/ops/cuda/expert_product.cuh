@@ -9,6 +9,7 @@
 #include <mma.h>
 
 #include "ops/cuda/expert_routing.cuh"
+#include "ops/cuda/launch.cuh"
 
 namespace kvant::ops::cuda {
 
@@ -64,6 +65,8 @@ __device__ __forceinline__ void stage(const __nv_bfloat16* row, int32_t first, i
 template <class Traits, class Output>
 __global__ void __launch_bounds__(Traits::kThreads)
     expert_product_kernel(const __grid_constant__ ExpertProductParams<Output> params) {
+  wait_for_previous();
+  let_next_start();
   namespace wmma = nvcuda::wmma;
   // Fragments are read from multiples of 32 bytes.
   __shared__ alignas(128) typename Traits::SharedStorage shared;

@@ -1,11 +1,13 @@
 #pragma once
 
 // one_row_kernel: y = W x. A warp owns two outputs and reads their weights once, 16 bytes a lane, eight loads in
-// flight; x comes from cache. Sums are fp32, per lane, then over the warp.
+// flight, the first ones before the kernel before this one has ended; x comes from cache. Sums are fp32, per lane, then
+// over the warp.
 
 #include <cstdint>
 
 #include "ops/cuda/bf16_vector.cuh"
+#include "ops/cuda/launch.cuh"
 #include "ops/linear.h"
 
 namespace kvant::ops::cuda {
@@ -63,6 +65,7 @@ __global__ void __launch_bounds__(Traits::kWarps * 32) one_row_kernel(const __gr
 #pragma unroll
       for (int o = 0; o < kOutputs; ++o)
         if (base + 32 * u < params.vectors) w[o][u] = detail::load_streaming(weights[o] + base + 32 * u);
+    if (base == lane) wait_for_previous();
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
       if (base + 32 * u >= params.vectors) break;
@@ -77,6 +80,7 @@ __global__ void __launch_bounds__(Traits::kWarps * 32) one_row_kernel(const __gr
       }
     }
   }
+  let_next_start();
 #pragma unroll
   for (int o = 0; o < kOutputs; ++o) {
     const float sum = warp_sum(sums[o]);
