@@ -78,7 +78,7 @@ class DecodeSteps {
                        .tokens = tokens_,
                        .phase = engine::RowPhase::kDecode,
                        .logits = engine::LogitsWanted::kAll,
-                       .best = best_.data() + i * tokens_.size()});
+                       .drawn = best_.data() + i * tokens_.size()});
     }
     KVANT_RETURN_IF_ERROR(runner_.forward(rows_, nullptr));
     const auto drafts = static_cast<int32_t>(tokens_.size()) - 1;

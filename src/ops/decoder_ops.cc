@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -140,8 +141,8 @@ Status apply_gate(const GateArgs& args, Stream stream) {
   return {};
 }
 
-Result<DeviceArgmax> DeviceArgmax::create(int64_t max_rows, Stream stream) {
-  DeviceArgmax out;
+Result<DeviceSampler> DeviceSampler::create(int64_t max_rows, Stream stream) {
+  DeviceSampler out;
   out.max_rows_ = max_rows;
   if (stream.cuda == nullptr) return out;
   KVANT_ASSIGN_OR_FAIL(out.scratch_,
@@ -149,18 +150,34 @@ Result<DeviceArgmax> DeviceArgmax::create(int64_t max_rows, Stream stream) {
   return out;
 }
 
-Status DeviceArgmax::run(const float* logits, int64_t num_rows, int64_t vocabulary, int32_t* out, Stream stream) const {
-  KVANT_CHECK(num_rows <= max_rows_);
-  if (stream.cuda != nullptr)
-    return cuda::argmax({.logits = logits,
-                         .num_rows = num_rows,
-                         .vocabulary = vocabulary,
-                         .out = out,
-                         .scratch = scratch_.data(),
-                         .max_rows = max_rows_},
-                        stream.cuda);
-  for (int64_t row = 0; row < num_rows; ++row)
-    out[row] = argmax({logits + row * vocabulary, static_cast<size_t>(vocabulary)});
+Status DeviceSampler::run(const DrawArgs& args, Stream stream) const {
+  KVANT_CHECK(args.num_rows <= max_rows_);
+  if (stream.cuda != nullptr) {
+    KVANT_RETURN_IF_ERROR(cuda::argmax({.logits = args.logits,
+                                        .num_rows = args.num_rows,
+                                        .vocabulary = args.vocabulary,
+                                        .out = args.out,
+                                        .scratch = scratch_.data(),
+                                        .max_rows = max_rows_},
+                                       stream.cuda));
+    return cuda::draw(args, stream.cuda);
+  }
+  const auto vocabulary = static_cast<size_t>(args.vocabulary);
+  for (int64_t row = 0; row < args.num_rows; ++row) {
+    const std::span logits(args.logits + row * args.vocabulary, vocabulary);
+    const Draw& draw = args.draws[args.row_indices == nullptr ? row : args.row_indices[row]];
+    if (draw.temperature == 0.0f) {
+      args.out[row] = argmax(logits);
+      continue;
+    }
+    std::vector<float> own(logits.begin(), logits.end());
+    Sampler sampler({.temperature = draw.temperature,
+                     .top_k = draw.top_k,
+                     .top_p = draw.top_p,
+                     .min_p = draw.min_p,
+                     .seed = draw.seed});
+    args.out[row] = sampler.sample(own, {}, draw.step);
+  }
   return {};
 }
 

@@ -8,6 +8,7 @@
 #include "kvant/core/status.h"
 #include "kvant/core/stream.h"
 #include "ops/activation.h"
+#include "ops/draw.h"
 #include "ops/linear.h"
 #include "ops/rope.h"
 
@@ -95,12 +96,22 @@ struct GateArgs {
 /// out = act(gate) * up.
 Status apply_gate(const GateArgs& args, Stream stream);
 
-/// Draws tokens of several rows on the device. Made once: holds what a draw needs.
-class DeviceArgmax {
+struct DrawArgs {
+  const float* logits = nullptr;  ///< [num_rows, vocabulary]
+  int64_t num_rows = 0;
+  int64_t vocabulary = 0;
+  const Draw* draws = nullptr;           ///< How tokens are drawn, by row index.
+  const int32_t* row_indices = nullptr;  ///< [num_rows]; null = 0, 1, ...
+  int32_t* out = nullptr;                ///< [num_rows]
+};
+/// Draws tokens where the logits are. Made once: holds what a draw needs.
+class DeviceSampler {
  public:
-  static Result<DeviceArgmax> create(int64_t max_rows, Stream stream);
-  /// out[row] = index of the row's largest logit, the lowest on ties; NaN counts as minus infinity.
-  Status run(const float* logits, int64_t num_rows, int64_t vocabulary, int32_t* out, Stream stream) const;
+  static Result<DeviceSampler> create(int64_t max_rows, Stream stream);
+  /// out[row] = a token drawn from the row. Without temperature it is the index of the largest logit, the lowest one on
+  /// ties; NaN counts as minus infinity. With one, the same logits and draw give the same token on one kind of device;
+  /// the CPU's differs from the GPU's.
+  Status run(const DrawArgs& args, Stream stream) const;
 
  private:
   DeviceBuffer scratch_;  ///< CUDA: best so far and blocks done, per row; zero between calls.

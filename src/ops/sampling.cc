@@ -12,13 +12,6 @@ namespace {
 
 constexpr float kNever = -std::numeric_limits<float>::infinity();
 
-/// A bijection that spreads every input bit over the whole word.
-uint64_t mix(uint64_t bits) {
-  bits = (bits ^ (bits >> 30)) * 0xbf58476d1ce4e5b9u;
-  bits = (bits ^ (bits >> 27)) * 0x94d049bb133111ebu;
-  return bits ^ (bits >> 31);
-}
-
 bool more_likely(float weight_a, int32_t token_a, float weight_b, int32_t token_b) {
   return weight_a != weight_b ? weight_a > weight_b : token_a < token_b;
 }
@@ -55,12 +48,6 @@ Status validate(const SamplingParams& params) {
     }
   }
   return {};
-}
-
-double random_unit(uint64_t seed, uint64_t step) {
-  // Two rounds with an odd constant between, so that neighbouring seeds and steps share nothing.
-  const uint64_t bits = mix(mix(seed + 0x9e3779b97f4a7c15u) + (step + 1) * 0x9e3779b97f4a7c15u);
-  return static_cast<double>(bits >> 11) * 0x1p-53;
 }
 
 int32_t argmax(std::span<const float> logits) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kvant/core/status.h"
+#include "ops/random_unit.h"
 
 namespace kvant::ops {
 
@@ -41,9 +42,6 @@ struct Candidate {
 
 /// kInvalidArgument naming the first parameter out of its range.
 Status validate(const SamplingParams& params);
-
-/// Uniform number in [0, 1), a pure function of its arguments: the same draw whatever else the process does.
-double random_unit(uint64_t seed, uint64_t step);
 
 /// Index of the largest logit, the lowest one on ties; NaN counts as minus infinity.
 int32_t argmax(std::span<const float> logits);

@@ -44,10 +44,13 @@ Status Decoder::create_ropes(int64_t max_tokens) {
 }
 
 Status Decoder::allocate(int64_t max_tokens) {
-  KVANT_ASSIGN_OR_RETURN(step_, MirroredBuffer::create(3 * MirroredBuffer::bytes_for<int32_t>(max_tokens), stream_));
+  KVANT_ASSIGN_OR_RETURN(step_, MirroredBuffer::create(3 * MirroredBuffer::bytes_for<int32_t>(max_tokens) +
+                                                           MirroredBuffer::bytes_for<ops::Draw>(max_tokens),
+                                                       stream_));
   tokens_ = step_.carve<int32_t>(max_tokens);
   positions_ = step_.carve<int32_t>(max_tokens);
   wanted_ = step_.carve<int32_t>(max_tokens);
+  draws_ = step_.carve<ops::Draw>(max_tokens);
 
   const bool cuda = stream_.cuda != nullptr;
   const int64_t element = dtype_bytes(ops::activation_dtype(stream_));
@@ -74,10 +77,10 @@ Status Decoder::allocate(int64_t max_tokens) {
   KVANT_RETURN_IF_ERROR(create_experts_workspace(max_tokens));
   head_rows_ = std::min(max_tokens, kMaxHeadRows);
   KVANT_RETURN_IF_ERROR(make(logits_, head_rows_, config_.vocabulary_size, kFloat));
-  KVANT_RETURN_IF_ERROR(make(best_, head_rows_, 1, sizeof(int32_t)));
-  KVANT_ASSIGN_OR_RETURN(host_best_, DeviceBuffer::create(cuda ? MemoryKind::kPinned : MemoryKind::kHost,
-                                                          head_rows_ * int64_t{sizeof(int32_t)}, "drawn tokens"));
-  KVANT_ASSIGN_OR_RETURN(argmax_, ops::DeviceArgmax::create(head_rows_, stream_));
+  KVANT_RETURN_IF_ERROR(make(drawn_, head_rows_, 1, sizeof(int32_t)));
+  KVANT_ASSIGN_OR_RETURN(host_drawn_, DeviceBuffer::create(cuda ? MemoryKind::kPinned : MemoryKind::kHost,
+                                                           head_rows_ * int64_t{sizeof(int32_t)}, "drawn tokens"));
+  KVANT_ASSIGN_OR_RETURN(sampler_, ops::DeviceSampler::create(head_rows_, stream_));
   return {};
 }
 
@@ -104,6 +107,8 @@ Status Decoder::send_tokens(const DecoderPass& pass) {
   std::fill(tokens_.host + pass.tokens.size(), tokens_.host + tokens_.count, 0);
   std::fill(positions_.host + pass.tokens.size(), positions_.host + positions_.count, 0);
   std::copy(pass.wanted.begin(), pass.wanted.end(), wanted_.host);
+  std::fill_n(draws_.host, draws_.count, ops::Draw{});
+  for (size_t i = 0; i < pass.wanted.size(); ++i) draws_.host[pass.wanted[i]] = pass.draws[i];
   return step_.upload(stream_);
 }
 

@@ -35,9 +35,10 @@ struct DecoderPass {
   std::span<const int32_t> tokens;
   std::span<const int32_t> positions;  ///< One per token.
   std::span<const PassSegment> segments;
-  std::span<const int32_t> wanted;  ///< Token indices whose logits are wanted,
-  std::span<float* const> logits;   ///< where each goes, [vocabulary]; null where only the token is wanted,
-  std::span<int32_t* const> best;   ///< and where the most likely token goes; null = nowhere.
+  std::span<const int32_t> wanted;   ///< Token indices whose logits are wanted,
+  std::span<float* const> logits;    ///< where each goes, [vocabulary]; null where only the next token is wanted,
+  std::span<int32_t* const> drawn;   ///< where the next token goes; null = nowhere,
+  std::span<const ops::Draw> draws;  ///< and how it is drawn.
 };
 
 /// The decoder-only transformer that a ModelConfig describes, on the device of a stream. Buffers are sized once for
@@ -80,7 +81,7 @@ class Decoder {
   Status add_block(const BlockOutput& block, int64_t num_tokens);
   Status head(const DecoderPass& pass);
   Status head_in_place(const DecoderPass& pass);
-  /// Logits of rows, and their most likely tokens, in the decoder's own memory.
+  /// Logits of rows, and tokens drawn from them, in the decoder's own memory.
   Status head_rows(int64_t num_rows, const int32_t* row_indices);
   Status cap_logits(float* logits, int64_t num_rows);
   /// Waits, then hands out what is wanted of the last `head_rows`; row_of(i) is where wanted row i lies.
@@ -104,7 +105,8 @@ class Decoder {
   std::vector<size_t> layer_rope_;  ///< Index of each layer's.
   MirroredBuffer step_;
   Mirrored<int32_t> tokens_, positions_, wanted_;
-  DeviceBuffer hidden_;  ///< [max_tokens, hidden] fp32: rounding it would add up over the layers.
+  Mirrored<ops::Draw> draws_;  ///< By token of the pass.
+  DeviceBuffer hidden_;        ///< [max_tokens, hidden] fp32: rounding it would add up over the layers.
   // Activations, [max_tokens, ...].
   DeviceBuffer normed_;
   DeviceBuffer qkv_;
@@ -115,10 +117,10 @@ class Decoder {
   DeviceBuffer
       projected_;  ///< [max_tokens, hidden] fp32: results that are normed before, or on the CPU while, they are added.
   std::unique_ptr<ops::ExpertsWorkspace> experts_workspace_;
-  DeviceBuffer logits_;     ///< [head_rows, vocabulary] fp32
-  DeviceBuffer best_;       ///< [head_rows] most likely tokens,
-  DeviceBuffer host_best_;  ///< and their copy for the host.
-  ops::DeviceArgmax argmax_;
+  DeviceBuffer logits_;      ///< [head_rows, vocabulary] fp32
+  DeviceBuffer drawn_;       ///< [head_rows] drawn tokens,
+  DeviceBuffer host_drawn_;  ///< and their copy for the host.
+  ops::DeviceSampler sampler_;
   int64_t head_rows_ = 0;
   GraphCache graphs_;
   PassParts parts_ = PassParts::kAll;

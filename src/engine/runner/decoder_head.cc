@@ -14,7 +14,7 @@ Status Decoder::deliver(const DecoderPass& pass, int64_t begin, int64_t end, con
   }
   KVANT_RETURN_IF_ERROR(synchronise(stream_));
   for (int64_t i = begin; i < end; ++i)
-    if (int32_t* to = pass.best[static_cast<size_t>(i)]; to != nullptr) *to = host_best_.as<int32_t>()[row_of(i)];
+    if (int32_t* to = pass.drawn[static_cast<size_t>(i)]; to != nullptr) *to = host_drawn_.as<int32_t>()[row_of(i)];
   return {};
 }
 
@@ -39,7 +39,7 @@ Status Decoder::run_captured(const DecoderPass& pass, const StepShape& shape) {
 
 Status Decoder::head(const DecoderPass& pass) {
   const bool logits_alone =
-      std::all_of(pass.best.begin(), pass.best.end(), [](const int32_t* best) { return best == nullptr; });
+      std::all_of(pass.drawn.begin(), pass.drawn.end(), [](const int32_t* drawn) { return drawn == nullptr; });
   if (stream_.cuda == nullptr && logits_alone) return head_in_place(pass);
   const int64_t num_wanted = std::ssize(pass.wanted);
   for (int64_t begin = 0; begin < num_wanted; begin += head_rows_) {
@@ -76,11 +76,17 @@ Status Decoder::head_rows(int64_t num_rows, const int32_t* row_indices) {
   KVANT_RETURN_IF_ERROR(
       multiply(*weights_.head,
                {.x = normed_.data(), .num_rows = num_rows, .y = logits_.data(), .output = ops::LinearOutput::kF32}));
-  if (runs_rest()) KVANT_RETURN_IF_ERROR(cap_logits(logits_.as<float>(), num_rows));
-  if (runs_rest())
-    KVANT_RETURN_IF_ERROR(
-        argmax_.run(logits_.as<float>(), num_rows, config_.vocabulary_size, best_.as<int32_t>(), stream_));
-  return copy_bytes(host_best_.data(), best_.data(), num_rows * int64_t{sizeof(int32_t)}, stream_);
+  if (runs_rest()) {
+    KVANT_RETURN_IF_ERROR(cap_logits(logits_.as<float>(), num_rows));
+    KVANT_RETURN_IF_ERROR(sampler_.run({.logits = logits_.as<float>(),
+                                        .num_rows = num_rows,
+                                        .vocabulary = config_.vocabulary_size,
+                                        .draws = draws_.device,
+                                        .row_indices = row_indices,
+                                        .out = drawn_.as<int32_t>()},
+                                       stream_));
+  }
+  return copy_bytes(host_drawn_.data(), drawn_.data(), num_rows * int64_t{sizeof(int32_t)}, stream_);
 }
 
 Status Decoder::cap_logits(float* logits, int64_t num_rows) {

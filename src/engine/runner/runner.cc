@@ -34,10 +34,11 @@ Result<ops::LinearFormat> choose_linear_format(WeightFormat format, Stream strea
 struct Runner::Impl {
   /// How far a row of the batch has got.
   struct Progress {
-    int64_t done = 0;         ///< Tokens.
-    int64_t part = 0;         ///< Tokens of the current pass.
-    float* logits = nullptr;  ///< Where the row's next logits go,
-    int32_t* best = nullptr;  ///< or its next most likely token.
+    int64_t done = 0;          ///< Tokens.
+    int64_t part = 0;          ///< Tokens of the current pass.
+    float* logits = nullptr;   ///< Where the row's next logits go,
+    int32_t* drawn = nullptr;  ///< or its next drawn token,
+    ops::Draw draw = {};       ///< and how that is drawn.
   };
 
   Impl(ModelSource model, ThreadPool& threads)
@@ -63,7 +64,8 @@ struct Runner::Impl {
   std::vector<StepRow> step_rows;
   std::vector<int32_t> wanted;
   std::vector<float*> wanted_logits;
-  std::vector<int32_t*> wanted_best;
+  std::vector<int32_t*> wanted_drawn;
+  std::vector<ops::Draw> wanted_draws;
 
   Status check(std::span<const BatchRow> rows, const float* logits) const;
   void start(std::span<const BatchRow> rows, float* logits);
@@ -103,7 +105,8 @@ Result<std::unique_ptr<Runner>> Runner::create(ModelSource source, const RunnerO
   impl->positions.reserve(max_tokens);
   impl->wanted.reserve(max_tokens);
   impl->wanted_logits.reserve(max_tokens);
-  impl->wanted_best.reserve(max_tokens);
+  impl->wanted_drawn.reserve(max_tokens);
+  impl->wanted_draws.reserve(max_tokens);
   impl->segments.reserve(max_tokens);
   impl->step_rows.reserve(max_tokens);
   return std::unique_ptr<Runner>(new Runner(std::move(impl)));
@@ -150,7 +153,7 @@ Status Runner::Impl::check(std::span<const BatchRow> rows, const float* logits) 
       return {StatusCode::kInvalidArgument, fmt::format("a decode row of {} tokens exceeds the batch limit of {}",
                                                         row.tokens.size(), options.max_batch_tokens)};
     }
-    if (row.logits != LogitsWanted::kNone && row.best == nullptr && logits == nullptr)
+    if (row.logits != LogitsWanted::kNone && row.drawn == nullptr && logits == nullptr)
       return {StatusCode::kInvalidArgument, "logits are wanted but there is no place for them"};
   }
   return {};
@@ -160,9 +163,13 @@ void Runner::Impl::start(std::span<const BatchRow> rows, float* logits) {
   progress.resize(rows.size());
   order.resize(rows.size());
   for (size_t i = 0; i < rows.size(); ++i) {
-    progress[i] = {.done = 0, .part = 0, .logits = rows[i].best == nullptr ? logits : nullptr, .best = rows[i].best};
+    progress[i] = {.done = 0,
+                   .part = 0,
+                   .logits = rows[i].drawn == nullptr ? logits : nullptr,
+                   .drawn = rows[i].drawn,
+                   .draw = rows[i].draw};
     order[i] = i;
-    if (rows[i].best != nullptr) continue;
+    if (rows[i].drawn != nullptr) continue;
     switch (rows[i].logits) {
       case LogitsWanted::kNone: break;
       case LogitsWanted::kLast:
@@ -220,9 +227,11 @@ void Runner::Impl::add_row(const BatchRow& row, Progress& state) {
   const auto want = [&](int32_t token) {
     wanted.push_back(token);
     wanted_logits.push_back(state.logits);
-    wanted_best.push_back(state.best);
-    if (state.best != nullptr)
-      ++state.best;
+    wanted_drawn.push_back(state.drawn);
+    wanted_draws.push_back(state.draw);
+    ++state.draw.step;
+    if (state.drawn != nullptr)
+      ++state.drawn;
     else
       state.logits += source.config.vocabulary_size;
   };
@@ -270,7 +279,8 @@ Status Runner::Impl::run_pass(std::span<const BatchRow> rows) {
   segments.clear();
   wanted.clear();
   wanted_logits.clear();
-  wanted_best.clear();
+  wanted_drawn.clear();
+  wanted_draws.clear();
   StepPadding padding;
   const DecoderPass::Kind kind = classify(rows, padding);
   for (size_t begin = 0; begin < order.size();) {
@@ -294,7 +304,8 @@ Status Runner::Impl::run_pass(std::span<const BatchRow> rows) {
                                 .segments = segments,
                                 .wanted = wanted,
                                 .logits = wanted_logits,
-                                .best = wanted_best},
+                                .drawn = wanted_drawn,
+                                .draws = wanted_draws},
                                observer);
   for (const PassSegment& segment : segments) segment.cache->end_step();
   return status;

@@ -12,6 +12,7 @@
 #include "kvant/core/thread_pool.h"
 #include "kvant/engine/engine.h"
 #include "kvant/engine/model_config.h"
+#include "ops/draw.h"
 
 namespace kvant::engine {
 
@@ -25,9 +26,11 @@ struct BatchRow {
   std::span<const int32_t> tokens;
   RowPhase phase = RowPhase::kDecode;
   LogitsWanted logits = LogitsWanted::kLast;
-  /// In place of logits: receives the most likely token of each wanted row. No logits leave the device then, and the
-  /// row has no part in `logits`.
-  int32_t* best = nullptr;
+  /// In place of logits: receives a token drawn for each wanted row. No logits leave the device then, and the row has
+  /// no part in `logits`.
+  int32_t* drawn = nullptr;
+  /// How, with the step of the first wanted row; the next ones follow.
+  ops::Draw draw = {};
 };
 
 struct RunnerOptions {

@@ -6,12 +6,23 @@ namespace kvant::engine {
 
 namespace {
 
-/// Whether the next token is that of the largest logit, so that no logits need leave the device.
-bool takes_most_likely(const ScheduledRequest& request) {
+/// Whether the next tokens follow from the logits as they are, so that these need not leave the device. On the CPU
+/// there is nothing to gain for tokens that are not the most likely ones.
+bool draws_on_device(const ScheduledRequest& request, bool cuda) {
   const ops::SamplingParams& params = request.sampler.params();
-  return request.sampler.is_greedy() && params.repetition_penalty == 1.0f && params.presence_penalty == 0.0f &&
-         params.frequency_penalty == 0.0f && params.logit_bias.empty() && request.request.logprobs < 0 &&
-         !request.request.restrict_logits && request.draft.proposals.empty();
+  return (cuda || request.sampler.is_greedy()) && params.repetition_penalty == 1.0f &&
+         params.presence_penalty == 0.0f && params.frequency_penalty == 0.0f && params.logit_bias.empty() &&
+         request.request.logprobs < 0 && !request.request.restrict_logits && request.draft.proposals.empty();
+}
+
+ops::Draw draw_of(const ScheduledRequest& request) {
+  const ops::SamplingParams& params = request.sampler.params();
+  return {.seed = params.seed,
+          .step = static_cast<uint64_t>(request.num_tokens()),
+          .temperature = params.temperature,
+          .top_k = params.top_k,
+          .top_p = params.top_p,
+          .min_p = params.min_p};
 }
 
 }  // namespace
@@ -39,9 +50,9 @@ Status Scheduler::run() {
       case LogitsWanted::kLast: rows = 1; break;
       case LogitsWanted::kAll: rows = std::ssize(tokens); break;
     }
-    request.best.clear();
-    if (rows > 0 && !row.scores && takes_most_likely(request))
-      request.best.resize(static_cast<size_t>(rows));
+    request.drawn.clear();
+    if (rows > 0 && !row.scores && draws_on_device(request, runner_.stream().cuda != nullptr))
+      request.drawn.resize(static_cast<size_t>(rows));
     else
       wanted += rows;
     if (row.phase != RowPhase::kDecode) counts_.prompt_tokens += row.num_tokens;
@@ -50,7 +61,8 @@ Status Scheduler::run() {
                       .tokens = tokens,
                       .phase = row.phase,
                       .logits = logits,
-                      .best = request.best.empty() ? nullptr : request.best.data()});
+                      .drawn = request.drawn.empty() ? nullptr : request.drawn.data(),
+                      .draw = draw_of(request)});
   }
   const auto floats = static_cast<size_t>(wanted * runner_.config().vocabulary_size);
   if (logits_.size() < floats) logits_.resize(floats);
@@ -77,15 +89,15 @@ void Scheduler::deliver() {
 float* Scheduler::sample(ScheduledRequest& request, int32_t num_drafts, float* logits) {
   const int64_t vocabulary = runner_.config().vocabulary_size;
   const auto finish_with = [&](FinishReason reason) { finished_.emplace_back(&request, reason); };
-  const bool has_best = !request.best.empty();
+  const bool is_drawn = !request.drawn.empty();
   if (request.request.max_tokens == 0) {
     finish_with(FinishReason::kLength);
-    return has_best ? logits : logits + vocabulary;
+    return is_drawn ? logits : logits + vocabulary;
   }
   int32_t num_accepted = 0;
   bool ended = false;
   for (int32_t i = 0; i <= num_drafts; ++i) {
-    const int32_t token = has_best ? request.best[static_cast<size_t>(i)]
+    const int32_t token = is_drawn ? request.drawn[static_cast<size_t>(i)]
                                    : next_token(request, i, {logits + i * vocabulary, static_cast<size_t>(vocabulary)});
     if (i < num_drafts && token == request.draft.tokens[static_cast<size_t>(i)]) ++num_accepted;
     const auto& ends = request.request.end_tokens;
@@ -119,7 +131,7 @@ float* Scheduler::sample(ScheduledRequest& request, int32_t num_drafts, float* l
       counts_.accepted[static_cast<size_t>(i)] += i < num_accepted ? 1 : 0;
     }
   }
-  return has_best ? logits : logits + (num_drafts + 1) * vocabulary;
+  return is_drawn ? logits : logits + (num_drafts + 1) * vocabulary;
 }
 
 int32_t Scheduler::next_token(ScheduledRequest& request, int32_t draft_index, std::span<float> logits) {

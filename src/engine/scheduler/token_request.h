@@ -69,7 +69,7 @@ struct ScheduledRequest {
   DraftDepth depth;
   Draft draft;
   std::vector<int32_t> block;  ///< The rows of a step with drafts.
-  std::vector<int32_t> best;   ///< Most likely tokens of the step's rows, where no more is needed of the logits.
+  std::vector<int32_t> drawn;  ///< Tokens of the step's rows, where no more is needed of the logits.
   int32_t most_computed = 0;   ///< Tokens ever in the cache at once: beyond them a step makes progress.
   int32_t overtaken = 0;       ///< Times a younger request was admitted before it.
   bool cancelled = false;

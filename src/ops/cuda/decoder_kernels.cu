@@ -3,6 +3,7 @@
 #include <string>
 
 #include "ops/cuda/argmax.cuh"
+#include "ops/cuda/draw.cuh"
 #include "ops/cuda/elementwise.cuh"
 #include "ops/cuda/launch.cuh"
 #include "ops/cuda/norm.cuh"
@@ -102,6 +103,15 @@ Status argmax(const ArgmaxArgs& args, void* stream) {
                             .vocabulary = static_cast<int32_t>(args.vocabulary)};
   return launch("argmax", argmax_kernel, dim3(kArgmaxBlocks, static_cast<unsigned>(args.num_rows)), kArgmaxThreads,
                 params, stream);
+}
+
+Status draw(const DrawArgs& args, void* stream) {
+  const DrawParams params{.logits = args.logits,
+                          .draws = args.draws,
+                          .row_indices = args.row_indices,
+                          .out = args.out,
+                          .vocabulary = static_cast<int32_t>(args.vocabulary)};
+  return launch("draw", draw_kernel, static_cast<unsigned>(args.num_rows), kDrawThreads, params, stream);
 }
 
 Status fill_rope_tables(const RopeTableArgs& args, void* stream) {

@@ -36,6 +36,8 @@ constexpr int64_t argmax_scratch_bytes(int64_t max_rows) {
   return max_rows * static_cast<int64_t>(sizeof(uint64_t) + sizeof(uint32_t));
 }
 Status argmax(const ArgmaxArgs& args, void* stream);
+/// Replaces the tokens of rows with a temperature; `argmax` of the same rows comes before.
+Status draw(const DrawArgs& args, void* stream);
 
 struct RopeTableArgs {
   const double* frequencies = nullptr;  ///< [num_pairs]

@@ -17,6 +17,7 @@ Status soft_cap(float*, int64_t, float, void*) { return unsupported(); }
 Status split_qkv(const SplitQkvArgs&, void*) { return unsupported(); }
 Status apply_gate(const GateArgs&, void*) { return unsupported(); }
 Status argmax(const ArgmaxArgs&, void*) { return unsupported(); }
+Status draw(const DrawArgs&, void*) { return unsupported(); }
 Status fill_rope_tables(const RopeTableArgs&, void*) { return unsupported(); }
 
 }  // namespace kvant::ops::cuda

@@ -1,8 +1,10 @@
 #include "ops/decoder_ops.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
+#include <set>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -213,8 +215,11 @@ TEST_F(CudaDecoderOps, GateLikeTheCpu) {
       args.out = out.data();
       ASSERT_TRUE(apply_gate(args, stream()).ok());
       const std::vector<float> got = read_bf16(out);
-      for (size_t i = 0; i < want.size(); ++i)
-        expect_near(got[i], want[i], kvant::test::bf16_activation_tolerance(std::abs(want[i])), i);
+      for (size_t i = 0; i < want.size(); ++i) {
+        kvant::test::Tolerance tolerance = kvant::test::bf16_activation_tolerance(std::abs(want[i]));
+        tolerance.absolute += 1e-30;  // The CPU's exp ends above zero.
+        expect_near(got[i], want[i], tolerance, i);
+      }
     }
   }
 }
@@ -274,17 +279,156 @@ TEST_F(CudaDecoderOps, DrawTheMostLikelyTokenLikeTheCpu) {
     *row(4) = NAN;
     *(row(5) - 1) = kInf;
     const DeviceBuffer device = send(logits), out = send(std::vector<int32_t>(kRows, -1));
-    auto argmax = DeviceArgmax::create(8, stream());
-    ASSERT_TRUE(argmax) << argmax.error().to_string();
+    auto sampler = DeviceSampler::create(8, stream());
+    ASSERT_TRUE(sampler) << sampler.error().to_string();
+    const DeviceBuffer draws = send(std::vector<Draw>(kRows));
     // Twice: the second call finds what the first left behind.
     for (int repeat = 0; repeat < 2; ++repeat) {
-      ASSERT_TRUE(argmax->run(device.as<float>(), kRows, vocabulary, out.as<int32_t>(), stream()).ok());
+      ASSERT_TRUE(sampler
+                      ->run({.logits = device.as<float>(),
+                             .num_rows = kRows,
+                             .vocabulary = vocabulary,
+                             .draws = draws.as<Draw>(),
+                             .out = out.as<int32_t>()},
+                            stream())
+                      .ok());
       const std::vector<int32_t> got = read<int32_t>(out);
       for (int r = 0; r < kRows; ++r)
         EXPECT_EQ(got[static_cast<size_t>(r)], ops::argmax({&*row(r), static_cast<size_t>(vocabulary)}))
             << "row " << r << " of " << vocabulary;
     }
   }
+}
+
+/// How tokens are drawn, for what the CPU says of it.
+struct DrawCase {
+  const char* name;
+  int32_t vocabulary;
+  SamplingParams params;
+};
+
+class CudaDraw : public CudaDecoderOps, public ::testing::WithParamInterface<DrawCase> {};
+
+TEST_P(CudaDraw, HasTheDistributionOfTheCpu) {
+  if (IsSkipped()) return;
+  constexpr int kRows = 256, kRounds = 16, kDraws = kRows * kRounds;
+  const int32_t vocabulary = GetParam().vocabulary;
+  std::vector<float> row = random_values(vocabulary, 31);
+  for (float& logit : row) logit *= 6.0f;
+  row[static_cast<size_t>(vocabulary) / 2] = NAN;
+  row[static_cast<size_t>(vocabulary) / 3] = -std::numeric_limits<float>::infinity();
+
+  std::vector<float> adjusted = row;
+  Sampler cpu(GetParam().params);
+  std::vector<double> probability(static_cast<size_t>(vocabulary), 0.0);
+  double sum = 0.0;
+  const auto candidates = cpu.distribution(adjusted, {});
+  for (const Candidate& candidate : candidates) sum += candidate.weight;
+  for (const Candidate& candidate : candidates)
+    probability[static_cast<size_t>(candidate.token)] = candidate.weight / sum;
+
+  std::vector<float> logits;
+  for (int r = 0; r < kRows; ++r) logits.insert(logits.end(), row.begin(), row.end());
+  const DeviceBuffer device = send(logits), out = send(std::vector<int32_t>(kRows, -1));
+  auto sampler = DeviceSampler::create(kRows, stream());
+  ASSERT_TRUE(sampler) << sampler.error().to_string();
+  std::vector<int64_t> counts(static_cast<size_t>(vocabulary), 0);
+  std::vector<int32_t> first;
+  for (int round = 0; round <= kRounds; ++round) {
+    std::vector<Draw> draws(kRows);
+    for (int r = 0; r < kRows; ++r)
+      draws[static_cast<size_t>(r)] = {.seed = 7 + static_cast<uint64_t>(r),
+                                       .step = static_cast<uint64_t>(round % kRounds),
+                                       .temperature = GetParam().params.temperature,
+                                       .top_k = GetParam().params.top_k,
+                                       .top_p = GetParam().params.top_p,
+                                       .min_p = GetParam().params.min_p};
+    const DeviceBuffer how = send(draws);
+    ASSERT_TRUE(sampler
+                    ->run({.logits = device.as<float>(),
+                           .num_rows = kRows,
+                           .vocabulary = vocabulary,
+                           .draws = how.as<Draw>(),
+                           .out = out.as<int32_t>()},
+                          stream())
+                    .ok());
+    const std::vector<int32_t> got = read<int32_t>(out);
+    if (round == 0) first = got;
+    // The last round repeats the first: the same seeds and steps give the same tokens.
+    if (round == kRounds) {
+      EXPECT_EQ(got, first);
+      break;
+    }
+    for (const int32_t token : got) {
+      ASSERT_TRUE(token >= 0 && token < vocabulary) << token;
+      ASSERT_GT(probability[static_cast<size_t>(token)], 0.0) << "token " << token << " cannot be drawn";
+      ++counts[static_cast<size_t>(token)];
+    }
+  }
+  // Tokens that are expected five times and more, the rest as one; 5 standard deviations of the statistic.
+  double statistic = 0.0, rest_expected = 0.0;
+  int64_t rest = 0, cells = 0;
+  const auto add = [&](int64_t count, double expected) {
+    const double off = static_cast<double>(count) - expected;
+    statistic += off * off / expected;
+    ++cells;
+  };
+  for (size_t i = 0; i < probability.size(); ++i) {
+    const double expected = probability[i] * kDraws;
+    if (expected >= 5.0) {
+      add(counts[i], expected);
+    } else {
+      rest_expected += expected;
+      rest += counts[i];
+    }
+  }
+  if (rest_expected >= 5.0) add(rest, rest_expected);
+  const auto freedom = static_cast<double>(cells - 1);
+  EXPECT_LE(statistic, freedom + 5.0 * std::sqrt(2.0 * freedom) + 1e-9) << cells << " cells";
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Cases, CudaDraw,
+    ::testing::Values(DrawCase{"temperature", 50257, {.temperature = 0.8f}},
+                      DrawCase{"hot", 1000, {.temperature = 3.0f}},
+                      DrawCase{"top_k", 50257, {.temperature = 1.5f, .top_k = 40}},
+                      DrawCase{"top_k_beyond", 300, {.temperature = 1.0f, .top_k = 1000}},
+                      DrawCase{"top_p", 151936, {.temperature = 1.0f, .top_p = 0.9f}},
+                      DrawCase{"small_top_p", 50257, {.temperature = 1.0f, .top_p = 1e-6f}},
+                      DrawCase{"min_p", 50257, {.temperature = 1.2f, .min_p = 0.05f}},
+                      DrawCase{"all", 50257, {.temperature = 1.1f, .top_k = 200, .top_p = 0.95f, .min_p = 0.01f}},
+                      DrawCase{"tiny", 3, {.temperature = 1.0f, .top_p = 0.9f}}),
+    [](const auto& param_info) { return param_info.param.name; });
+
+TEST_F(CudaDecoderOps, DrawOneOfEqualLogits) {
+  constexpr int kRows = 64, kVocabulary = 1000;
+  const DeviceBuffer device = send(std::vector<float>(kRows * kVocabulary, 2.5f)),
+                     out = send(std::vector<int32_t>(kRows, -1));
+  std::vector<Draw> draws(kRows);
+  for (int r = 0; r < kRows; ++r) {
+    draws[static_cast<size_t>(r)] = {.seed = static_cast<uint64_t>(r), .temperature = 1.0f};
+    if (r % 3 == 1) draws[static_cast<size_t>(r)].top_k = 7;
+    if (r % 3 == 2) draws[static_cast<size_t>(r)].top_p = 0.0035f;  // Four tokens.
+  }
+  const DeviceBuffer how = send(draws);
+  auto sampler = DeviceSampler::create(kRows, stream());
+  ASSERT_TRUE(sampler) << sampler.error().to_string();
+  ASSERT_TRUE(sampler
+                  ->run({.logits = device.as<float>(),
+                         .num_rows = kRows,
+                         .vocabulary = kVocabulary,
+                         .draws = how.as<Draw>(),
+                         .out = out.as<int32_t>()},
+                        stream())
+                  .ok());
+  std::array<std::set<int32_t>, 3> seen;
+  const std::vector<int32_t> got = read<int32_t>(out);
+  for (int r = 0; r < kRows; ++r) seen[static_cast<size_t>(r % 3)].insert(got[static_cast<size_t>(r)]);
+  EXPECT_GT(seen[0].size(), 15u);
+  EXPECT_LE(seen[1].size(), 7u);
+  EXPECT_GT(seen[1].size(), 1u);
+  EXPECT_LE(seen[2].size(), 4u);
+  EXPECT_GT(seen[2].size(), 1u);
 }
 
 }  // namespace

@@ -208,7 +208,7 @@ TEST_P(CudaRunner, GivesTheMostLikelyTokenInPlaceOfLogits) {
                         .sequence = with_tokens.ids[i],
                         .tokens = tokens[i],
                         .phase = RowPhase::kDecode,
-                        .best = &best[i]});
+                        .drawn = &best[i]});
       ASSERT_TRUE(model->runner().forward(rows, nullptr).ok());
       const auto vocabulary = static_cast<size_t>(model->vocabulary());
       for (size_t i = 0; i < 2; ++i)
