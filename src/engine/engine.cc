@@ -130,6 +130,7 @@ class LocalEngine : public Engine {
     std::unique_ptr<OwnedDrafter> drafter;  ///< May be null.
   };
   LocalEngine(Parts parts, const EngineOptions& options, int32_t step_tokens);
+  ~LocalEngine() override;
 
   const EngineFacts& facts() const override { return facts_; }
   Result<std::vector<int32_t>> encode_prompt(std::string_view text) const override;
@@ -149,6 +150,8 @@ class LocalEngine : public Engine {
     RequestId id;
     TokenRequest request;
   };
+  /// Hands the scheduler what other threads submitted and cancelled.
+  void take_arrivals();
   bool has_work() const { return !arrivals_.empty() || stats_.running + stats_.waiting > 0; }
 
   std::unique_ptr<LoadedModel> model_;
@@ -199,6 +202,11 @@ LocalEngine::LocalEngine(Parts parts, const EngineOptions& options, int32_t step
             .kv_memory = parts.budget.arithmetic,
             .tool_calls = chat_.tool_calls};
   stats_ = scheduler_.stats();
+}
+
+LocalEngine::~LocalEngine() {
+  take_arrivals();
+  scheduler_.cancel_all();
 }
 
 Result<std::vector<int32_t>> LocalEngine::encode_prompt(std::string_view text) const {
@@ -260,14 +268,16 @@ void LocalEngine::cancel(RequestId id) {
   cancelled_.push_back(id);
 }
 
+void LocalEngine::take_arrivals() {
+  const std::lock_guard lock(mutex_);
+  for (Arrival& arrival : arrivals_) scheduler_.submit(arrival.id, std::move(arrival.request));
+  arrivals_.clear();
+  for (const RequestId id : cancelled_) scheduler_.cancel(id);
+  cancelled_.clear();
+}
+
 bool LocalEngine::step() {
-  {
-    const std::lock_guard lock(mutex_);
-    for (Arrival& arrival : arrivals_) scheduler_.submit(arrival.id, std::move(arrival.request));
-    arrivals_.clear();
-    for (const RequestId id : cancelled_) scheduler_.cancel(id);
-    cancelled_.clear();
-  }
+  take_arrivals();
   const bool worked = scheduler_.step();
   const std::lock_guard lock(mutex_);
   stats_ = scheduler_.stats();
@@ -314,6 +324,11 @@ Result<std::unique_ptr<Engine>> Engine::load(const EngineOptions& options) {
     return failure(StatusCode::kUnsupported,
                    "bf16 products may depend on the batch, and batch-invariant results were asked for; use f32 or int8 "
                    "weights");
+  }
+  if (options.batch_invariant && options.device == DeviceChoice::kCuda) {
+    return failure(StatusCode::kUnsupported,
+                   "batch-invariant results were asked for, and a GPU's products depend on the batch; use the CPU, or "
+                   "leave batch invariance out");
   }
   const int32_t step_tokens = std::max(options.step_tokens > 0 ? options.step_tokens : kDefaultBatchTokens,
                                        2 * std::max(1, options.max_sequences));

@@ -116,6 +116,11 @@ TEST_F(EngineTest, RefusesBadInputInOneLine) {
   EXPECT_THAT(refusal([](EngineOptions& o) { o.model = "/nonexistent.gguf"; }), HasSubstr("/nonexistent.gguf"));
   EXPECT_THAT(refusal([](EngineOptions& o) { o.kv_profile = "/nonexistent.safetensors"; }), HasSubstr("/nonexistent"));
   EXPECT_THAT(refusal([](EngineOptions& o) { o.page_size = 24; }), HasSubstr("page size 24"));
+  EXPECT_THAT(refusal([](EngineOptions& o) {
+                o.batch_invariant = true;
+                o.device = DeviceChoice::kCuda;
+              }),
+              HasSubstr("use the CPU"));
 }
 
 TEST_F(EngineTest, RefusesAPromptBeyondTheContextWithBothCounts) {
@@ -258,6 +263,21 @@ TEST_F(EngineTest, CancelsARequestBetweenTokens) {
   EXPECT_EQ(out.finish_reason, FinishReason::kCancelled);
   EXPECT_EQ(out.token_ids.size(), 5u);
   EXPECT_EQ(engine->stats().exact_pages_used, 0);
+}
+
+TEST_F(EngineTest, FinishesWhatItHasWhenItIsDestroyed) {
+  std::vector<FinishReason> reasons;
+  {
+    const auto engine = load(options("bf16"));
+    for (int i = 0; i < 3; ++i) {
+      GenerateRequest asked = request(testing::random_tokens(20, 320, 3), 100);
+      asked.on_finish = [&](const Generation& generation) { reasons.push_back(generation.finish_reason); };
+      ASSERT_TRUE(engine->submit(asked));
+      if (i == 1) engine->step();  // One runs, one waits, one has just come.
+    }
+    EXPECT_TRUE(reasons.empty());
+  }
+  EXPECT_EQ(reasons, std::vector<FinishReason>(3, FinishReason::kCancelled));
 }
 
 TEST_F(EngineTest, StopsInsideADraftBlockAsWithoutDrafts) {

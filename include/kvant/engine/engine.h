@@ -239,7 +239,8 @@ struct ChatTurn {
 ///     while (running) { if (!engine.step()) engine.wait_for_work(timeout); }
 /// `submit`, `cancel`, `wait_for_work`, `stats` and the const members may be called from any thread at any time, from
 /// callbacks too. `step` and `generate` are for one thread at a time and not for callbacks. Callbacks run inside
-/// `step`, on its thread; they should be quick. What a request owns is freed after its on_finish has returned.
+/// `step`, on its thread; they should be quick. What a request owns is freed after its on_finish has returned. An
+/// engine that is destroyed cancels what it still has, and calls on_finish for it.
 class Engine {
  public:
   /// Validates everything that can be validated before any weight is read.

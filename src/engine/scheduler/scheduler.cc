@@ -71,6 +71,12 @@ void Scheduler::cancel(RequestId id) {
     if (const auto found = find_request(*requests, id); found != requests->end()) (*found)->cancelled = true;
 }
 
+void Scheduler::cancel_all() {
+  for (Requests* requests : {&running_, &waiting_})
+    for (const auto& request : *requests) request->cancelled = true;
+  finish_cancelled();
+}
+
 int32_t Scheduler::computed_tokens(RequestId id) const {
   const auto found = find_request(running_, id);
   return found == running_.end() ? 0 : cache_.length((*found)->sequence);

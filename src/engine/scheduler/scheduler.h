@@ -38,6 +38,8 @@ class Scheduler {
   /// Queues a request that `check` accepts. Ids rise from call to call.
   void submit(RequestId id, TokenRequest request);
   void cancel(RequestId id);
+  /// Ends every request now.
+  void cancel_all();
 
   /// One batch; false when there is nothing to do. Callbacks run inside.
   bool step();
