@@ -11,8 +11,8 @@
 namespace kvant::engine {
 namespace {
 
-/// Error of attention scores, in nats, from which a layer is named. Small models whose NVFP4 caches do well stay below
-/// half of it.
+/// Error of attention scores, in nats, from which a layer is named. Models whose NVFP4 caches do well stay below a
+/// quarter or so of it.
 constexpr float kRoughScores = 1.0f;
 
 /// Unhooks the observer on every way out.

@@ -4,26 +4,27 @@
 #include <cmath>
 #include <cstddef>
 #include <numeric>
+#include <span>
+#include <vector>
 
 #include "kvant/attn/append.h"
 
 namespace kvant::engine {
 namespace {
 
-/// Channels that the Hadamard transform mixes.
-constexpr size_t kMixed = 64;
+/// Most channels that the Hadamard transform mixes.
+constexpr size_t kMostMixed = 64;
 
 /// Mean squares of conditioned queries: q z per channel, spread evenly over what is mixed.
 std::vector<double> conditioned_mean_squares(std::span<const double> mean_squares, std::span<const float> z,
                                              size_t head_dim) {
+  const size_t mixed = std::gcd(kMostMixed, head_dim);
   std::vector<double> out(mean_squares.size());
   for (size_t i = 0; i < out.size(); ++i) out[i] = mean_squares[i] * z[i] * z[i];
-  for (size_t head = 0; head < out.size(); head += head_dim) {
-    for (size_t first = head; first < head + head_dim; first += kMixed) {
-      const auto block = std::span(out).subspan(first, std::min(kMixed, head + head_dim - first));
-      const double mean = std::accumulate(block.begin(), block.end(), 0.0) / static_cast<double>(block.size());
-      std::fill(block.begin(), block.end(), mean);
-    }
+  for (size_t first = 0; first < out.size(); first += mixed) {
+    const auto block = std::span(out).subspan(first, mixed);
+    std::fill(block.begin(), block.end(),
+              std::accumulate(block.begin(), block.end(), 0.0) / static_cast<double>(mixed));
   }
   return out;
 }
@@ -55,8 +56,13 @@ Result<std::vector<float>> conditioned_keys(const LayerConfig& config, const att
   for (int64_t first = 0; first < tokens; first += kPage) {
     const int64_t count = std::min<int64_t>(kPage, tokens - first);
     const float* rows = keys.data() + first * channels;
-    KVANT_FAIL_IF_ERROR(
-        attn::append({.cache = cache, .k = rows, .v = rows, .slots = slots.data(), .num_tokens = count}, stream));
+    KVANT_FAIL_IF_ERROR(attn::append({.cache = cache,
+                                      .policy = attn::ScalePolicy::kFourOverSix,
+                                      .k = rows,
+                                      .v = rows,
+                                      .slots = slots.data(),
+                                      .num_tokens = count},
+                                     stream));
     KVANT_FAIL_IF_ERROR(attn::dequantise(cache, std::span(slots).first(static_cast<size_t>(count)),
                                          out.data() + first * channels, values.data(), stream));
   }

@@ -13,7 +13,7 @@
 namespace kvant::engine {
 
 /// Keys [tokens, kv_heads, head_dim_k] as a cache of a format holds them: conditioned, and rounded by the cache's own
-/// writer. `scales` are the format's global scales, one per head, or empty.
+/// writer, NVFP4 by the four-over-six rule. `scales` are the format's global scales, one per head, or empty.
 Result<std::vector<float>> conditioned_keys(const LayerConfig& config, const attn::KeyConditioner& conditioner,
                                             attn::KvFormat format, std::span<const float> scales,
                                             std::span<const float> keys, Stream stream);
