@@ -29,6 +29,7 @@ BAD_USAGE = [
     ["inspect", "kv", "--format", "nvfp4", "--no-such-option"],
     ["inspect", "kv", "--format", "nvfp4", "--page", "many"],
     ["kv", "quantize", "--format", "nvfp4"],
+    ["bench", "attention", "--suite", "no-such-suite"],
     ["bench", "model"],
     ["bench", "model", "model.gguf", "--dummy", "shape.json"],
     ["run"],
