@@ -1,5 +1,6 @@
 #include "engine/calibration/calibrate.h"
 #include "support/engine_models.h"
+#include "support/family_golden.h"
 
 #include <atomic>
 #include <cstdlib>
@@ -22,22 +23,25 @@ void* counted_allocation(std::size_t bytes, std::size_t alignment) {
 
 }  // namespace
 
-void* operator new(std::size_t bytes) { return counted_allocation(bytes, alignof(std::max_align_t)); }
-void* operator new[](std::size_t bytes) { return counted_allocation(bytes, alignof(std::max_align_t)); }
-void* operator new(std::size_t bytes, std::align_val_t align) {
+// Not inlined: the compiler would take free() in one for a mistake where it sees operator new in the other.
+[[gnu::noinline]] void* operator new(std::size_t bytes) { return counted_allocation(bytes, alignof(std::max_align_t)); }
+[[gnu::noinline]] void* operator new[](std::size_t bytes) {
+  return counted_allocation(bytes, alignof(std::max_align_t));
+}
+[[gnu::noinline]] void* operator new(std::size_t bytes, std::align_val_t align) {
   return counted_allocation(bytes, static_cast<std::size_t>(align));
 }
-void* operator new[](std::size_t bytes, std::align_val_t align) {
+[[gnu::noinline]] void* operator new[](std::size_t bytes, std::align_val_t align) {
   return counted_allocation(bytes, static_cast<std::size_t>(align));
 }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete[](void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
-void operator delete[](void* memory, std::size_t) noexcept { std::free(memory); }
-void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
-void operator delete[](void* memory, std::align_val_t) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { std::free(memory); }
-void operator delete[](void* memory, std::size_t, std::align_val_t) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete[](void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete[](void* memory, std::size_t) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete[](void* memory, std::align_val_t) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete[](void* memory, std::size_t, std::align_val_t) noexcept { std::free(memory); }
 
 namespace kvant::engine {
 namespace {
@@ -63,6 +67,33 @@ TEST_P(Allocation, IsNotNeededPerTokenOnceWarm) {
   // Long enough to cross pages and to age some.
   for (int i = 0; i < 100; ++i) ASSERT_TRUE(step({&token, 1}, RowPhase::kDecode));
   EXPECT_EQ(num_allocations.load() - before, 0);
+}
+
+TEST(FamilyAllocation, IsNotNeededPerTokenInAnyFamily) {
+  ThreadPool pool(1);
+  for (const std::filesystem::path& file : testing::family_golden_files()) {
+    const testing::FamilyGolden golden(file);
+    const testing::CheckpointDir dir;
+    golden.write_folder(dir);
+    const auto runner =
+        Runner::create(golden.open_folder(dir), {.weights = WeightFormat::kInt8, .progress = {}}, pool).value();
+    const auto cache = runner->create_cache({.spec = testing::spec("bf16"), .max_tokens = 64, .profile = {}}).value();
+    const SequenceId sequence = cache->add_sequence().value();
+    const std::vector<int32_t> tokens = golden.tokens();
+    std::vector<float> logits(static_cast<size_t>(golden.vocabulary()));
+    const auto step = [&](size_t first, size_t count, RowPhase phase) {
+      const BatchRow row{.cache = cache.get(),
+                         .sequence = sequence,
+                         .tokens = std::span(tokens).subspan(first, count),
+                         .phase = phase};
+      return runner->forward({&row, 1}, logits.data()).ok();
+    };
+    ASSERT_TRUE(step(0, 20, RowPhase::kPrefill));
+    ASSERT_TRUE(step(20, 1, RowPhase::kDecode));
+    const int64_t before = num_allocations.load();
+    for (size_t i = 21; i < tokens.size(); ++i) ASSERT_TRUE(step(i, 1, RowPhase::kDecode));
+    EXPECT_EQ(num_allocations.load() - before, 0) << golden.name();
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Specs, Allocation, ::testing::Values("bf16", "e4m3", "nvfp4", "nvfp4-plain"));

@@ -15,7 +15,7 @@ using testing::FamilyGolden;
 class FamilyGoldens : public ::testing::TestWithParam<std::filesystem::path> {
  protected:
   FamilyGolden golden_{GetParam()};
-  ThreadPool pool_{2};
+  ThreadPool pool_{1};
 
   /// Rows of logits of all tokens: the prompt in one piece, then steps.
   std::vector<float> run(ModelSource source, std::string_view kv, std::shared_ptr<const KvProfile> profile = nullptr) {
