@@ -9,7 +9,7 @@
 namespace kvant::cli {
 
 void add_model_path(CLI::App& app, std::string& model) {
-  app.add_option("-m,--model,model", model, "Model file (GGUF)")->required()->type_name("FILE");
+  app.add_option("-m,--model,model", model, "GGUF file or Hugging Face folder")->required()->type_name("PATH");
 }
 
 void add_weight_options(CLI::App& app, ModelOptions& options) {
@@ -37,6 +37,9 @@ void add_model_options(CLI::App& app, ModelOptions& options) {
                  "bf16, e4m3, e5m2, nvfp4, FORMAT-plain or k=F/v=F")
       ->capture_default_str()
       ->type_name("SPEC");
+  app.add_option("--kv-layers", options.kv_layers,
+                 "KV cache of single layers: rules LAYERS=SPEC separated by ';', such as \"0,27=bf16;*=nvfp4\"")
+      ->type_name("RULES");
   app.add_option("-c,--context", options.context, "Tokens the cache can hold; 0 = the model's limit")
       ->capture_default_str()
       ->check(CLI::Range(0, 1 << 27))
@@ -63,6 +66,7 @@ Result<std::unique_ptr<engine::LoadedModel>> load_model(const ModelOptions& opti
   KVANT_ASSIGN_OR_FAIL(out.weights, engine::parse_weight_format(options.weights));
   out.model = options.model;
   out.kv_profile = options.kv_profile;
+  out.kv_layers = options.kv_layers;
   out.threads = options.threads;
   out.progress = progress_to(bar);
   out.notice = notice_to(bar);
@@ -77,6 +81,7 @@ Result<engine::EngineOptions> engine_options(const ModelOptions& options, engine
   KVANT_ASSIGN_OR_FAIL(out.device, engine::parse_device(options.device));
   KVANT_ASSIGN_OR_FAIL(out.weights, engine::parse_weight_format(options.weights));
   out.kv_profile = options.kv_profile;
+  out.kv_layers = options.kv_layers;
   out.threads = options.threads;
   out.context = options.context;
   out.progress = progress_to(bar);

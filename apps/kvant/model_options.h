@@ -18,6 +18,7 @@ struct ModelOptions {
   std::string model;
   std::string kv = "auto";
   std::string kv_profile = "auto";
+  std::string kv_layers;
   std::string device = "auto";
   std::string weights = "auto";
   int32_t threads = 0;
@@ -29,7 +30,7 @@ void add_model_path(CLI::App& app, std::string& model);
 void add_weight_options(CLI::App& app, ModelOptions& options);
 /// --kv-profile and the weight options.
 void add_load_options(CLI::App& app, ModelOptions& options);
-/// MODEL, --kv, --context and the load options.
+/// MODEL, --kv, --kv-layers, --context and the load options.
 void add_model_options(CLI::App& app, ModelOptions& options);
 
 engine::ProgressFn progress_to(ProgressBar& bar);

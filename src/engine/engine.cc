@@ -348,6 +348,7 @@ Result<std::unique_ptr<Engine>> Engine::load(const EngineOptions& options) {
                                                        .cache_dir = options.cache_dir,
                                                        .progress = options.progress,
                                                        .notice = options.notice,
+                                                       .kv_layers = options.kv_layers,
                                                        .kv = {options.kv}}));
   const CacheRequest wanted{.max_sequences = options.max_sequences,
                             .max_tokens = parts.model->context(),

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include <fmt/format.h>
@@ -9,11 +10,11 @@
 #include "core/device_memory.h"
 #include "engine/calibration/calibrate.h"
 #include "engine/calibration/profile_store.h"
+#include "engine/check_kv.h"
+#include "engine/models/checkpoint_kv.h"
 #include "engine/models/model_source.h"
 #include "engine/text_chunks.h"
 #include "engine/tokenizer/folder_chat_template.h"
-#include "kvant/attn/attention.h"
-#include "kvant/attn/validate.h"
 #include "kvant/core/device.h"
 
 namespace kvant::engine {
@@ -36,51 +37,6 @@ Result<DeviceInfo> choose_device(DeviceChoice choice, WeightFormat weights) {
   return failure(StatusCode::kUnsupported, "no CUDA device was found; use --device cpu");
 }
 
-/// What the attention library says of one layer before weights are read.
-Status check_layer(int32_t index, const ModelConfig& config, const attn::KvSpec& model_spec,
-                   const LoadOptions& options) {
-  const LayerConfig& layer = config.layers[static_cast<size_t>(index)];
-  const attn::KvSpec& spec = layer.kv_override ? *layer.kv_override : model_spec;
-  attn::ModelAttentionConfig attention;
-  attention.layer = index;
-  attention.k_format = attn::to_string(spec.k_format);
-  attention.v_format = attn::to_string(spec.v_format);
-  attention.model_dtype = config.kv_dtype;
-  attention.num_q_heads = layer.num_q_heads;
-  attention.num_kv_heads = layer.num_kv_heads;
-  attention.head_dim_k = layer.head_dim_k;
-  attention.head_dim_v = layer.head_dim_v;
-  attention.page_size = options.page_size;
-  attention.window = layer.window;
-  attention.soft_cap = layer.soft_cap;
-  attention.edges = spec.edges;
-  attention.conditioning = spec.conditioning;
-  return attn::validate_model_attention(attention);
-}
-
-/// Asks the attention library about every layer, then about every group of layers as planning will once the weights are
-/// there.
-Status check_spec(const attn::KvSpec& spec, const LoadOptions& options, const ModelConfig& config,
-                  const DeviceInfo& device) {
-  const attn::KvSpec resolved = attn::resolve_kv_spec(spec, config.kv_dtype);
-  for (int32_t layer = 0; layer < config.num_layers(); ++layer)
-    KVANT_RETURN_IF_ERROR(check_layer(layer, config, resolved, options));
-  KVANT_ASSIGN_OR_RETURN(const std::vector<LayerGroup> groups,
-                         make_layer_groups(config, resolved, options.page_size, device));
-  const attn::AttnLimits limits{.max_requests = options.max_requests,
-                                .max_tokens = kDefaultBatchTokens,
-                                .max_query_len = kDefaultBatchTokens,
-                                .max_pages_per_request = config.context_limit};
-  for (const LayerGroup& group : groups) {
-    if (options.kv_profile == "none" && spec_needs_profile(group.spec)) return missing_profile(group.spec);
-    const auto bytes = attn::workspace_size(group.desc, limits, device, 1);
-    if (!bytes && device.family != DeviceFamily::kCpu)
-      return {bytes.error().code(), fmt::format("{}; or use --device cpu", bytes.error().message())};
-    KVANT_RETURN_IF_ERROR(bytes);
-  }
-  return {};
-}
-
 Result<Tokenizer> open_tokenizer(const ModelFiles& files) {
   if (files.gguf != nullptr) return Tokenizer::from_gguf(*files.gguf);
   return Tokenizer::from_folder(files.folder->path);
@@ -98,6 +54,18 @@ struct LoadedModel::Impl {
   std::shared_ptr<const KvProfile> profile;
   std::string profile_origin;
   bool profile_is_explicit = false;
+  std::shared_ptr<const CheckpointKv> kv;
+  std::set<std::string> told;  ///< Notices about scales, each given once.
+
+  bool profile_is_asked() const { return options.kv_profile != "auto" && options.kv_profile != "none"; }
+  bool has_scales() const { return kv != nullptr && kv->scales != nullptr; }
+  /// What a spec means for this model, or why it has no place in it.
+  Result<attn::KvSpec> resolve(const attn::KvSpec& spec, const ModelConfig& config) const;
+  Status set_layer_specs(ModelConfig& config) const;
+  void tell_about_scales(const KvCacheSet& cache);
+  void tell_once(const std::string& text) {
+    if (told.insert(text).second) notify(text);
+  }
 
   Status load_explicit_profile(const ModelConfig& config);
   Result<std::shared_ptr<const KvProfile>> automatic_profile();
@@ -139,6 +107,46 @@ Result<std::shared_ptr<const KvProfile>> LoadedModel::Impl::automatic_profile() 
   return std::make_shared<const KvProfile>(std::move(made));
 }
 
+Result<attn::KvSpec> LoadedModel::Impl::resolve(const attn::KvSpec& spec, const ModelConfig& config) const {
+  KVANT_ASSIGN_OR_FAIL(const attn::KvSpec resolved,
+                       resolve_checkpoint_spec(spec, config, kv.get(), profile_is_asked()));
+  KVANT_FAIL_IF_ERROR(check_checkpoint_spec(resolved, kv.get()));
+  return resolved;
+}
+
+Status LoadedModel::Impl::set_layer_specs(ModelConfig& config) const {
+  const bool is_auto = !options.kv.empty() && std::all_of(options.kv.begin(), options.kv.end(),
+                                                          [](const attn::KvSpec& spec) { return spec.automatic; });
+  KVANT_ASSIGN_OR_RETURN(const auto specs, layer_specs(options.kv_layers, is_auto, config, kv.get()));
+  for (size_t i = 0; i < specs.size(); ++i) {
+    if (!specs[i]) continue;
+    KVANT_ASSIGN_OR_RETURN(config.layers[i].kv_override, resolve(*specs[i], config));
+  }
+  return {};
+}
+
+/// Says what became of the checkpoint's scales, from what is in effect.
+void LoadedModel::Impl::tell_about_scales(const KvCacheSet& cache) {
+  if (kv == nullptr) return;
+  if (!has_scales()) {
+    if (kv->quantisation.kv_format && cache.spec().quantised() && cache.scale_source() == "1.0")
+      tell_once(fmt::format("{} declares a KV cache of {}, but the checkpoint holds no scales; 1.0 is used",
+                            kv->quantisation.source, attn::to_string(*kv->quantisation.kv_format)));
+    return;
+  }
+  const int32_t used = cache.num_checkpoint_scales(), found = kv->scales->num_tensors();
+  std::string line = fmt::format("KV scales: {} of {} used, from the checkpoint", used, found);
+  if (used == 0 && cache.uses_profile())
+    line = fmt::format("KV scales: 0 of {} used: those of the profile are in effect", found);
+  else if (used == 0)
+    line = fmt::format("KV scales: 0 of {} used: a cache in {} has none", found, cache.format());
+  if (kv->num_query_scales > 0)
+    line += fmt::format("; {} scales of queries are not needed, which stay in 16 bit", kv->num_query_scales);
+  tell_once(line);
+  if (used > 0)
+    for (const std::string& notice : kv->notices) tell_once(notice);
+}
+
 LoadedModel::LoadedModel(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 LoadedModel::~LoadedModel() = default;
 
@@ -151,7 +159,16 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::load(const LoadOptions& option
   KVANT_FAIL_IF_ERROR(check_context(options.context, source.config));
   if (impl->options.context == 0) impl->options.context = source.config.context_limit;
   KVANT_ASSIGN_OR_FAIL(const DeviceInfo device, choose_device(options.device, options.weights));
-  for (const attn::KvSpec& spec : options.kv) KVANT_FAIL_IF_ERROR(check_spec(spec, options, source.config, device));
+  impl->kv = source.kv;
+  KVANT_FAIL_IF_ERROR(impl->set_layer_specs(source.config));
+  for (const attn::KvSpec& spec : options.kv) {
+    KVANT_ASSIGN_OR_FAIL(const attn::KvSpec resolved, impl->resolve(spec, source.config));
+    KVANT_FAIL_IF_ERROR(check_kv_spec(resolved, source.config, device,
+                                      {.page_size = options.page_size,
+                                       .max_requests = options.max_requests,
+                                       .max_batch_tokens = kDefaultBatchTokens,
+                                       .has_profile = options.kv_profile != "none"}));
+  }
   KVANT_FAIL_IF_ERROR(impl->load_explicit_profile(source.config));
   KVANT_ASSIGN_OR_FAIL(Tokenizer tokenizer, open_tokenizer(impl->files));
   if (tokenizer.vocabulary_size() > source.config.vocabulary_size) {
@@ -193,7 +210,7 @@ int32_t LoadedModel::context() const { return impl_->options.context; }
 
 Result<KvBudget> LoadedModel::plan_cache(const attn::KvSpec& spec, const CacheRequest& request,
                                          const KvMemory& memory) const {
-  const attn::KvSpec resolved = attn::resolve_kv_spec(spec, config().kv_dtype);
+  KVANT_ASSIGN_OR_FAIL(const attn::KvSpec resolved, impl_->resolve(spec, config()));
   const bool cuda = impl_->runner->stream().cuda != nullptr;
   KVANT_ASSIGN_OR_FAIL(const auto groups, make_layer_groups(config(), resolved, impl_->options.page_size,
                                                             device_of(impl_->runner->stream())));
@@ -208,24 +225,37 @@ Result<KvBudget> LoadedModel::plan_cache(const attn::KvSpec& spec, const CacheRe
 
 Result<std::unique_ptr<KvCacheSet>> LoadedModel::create_cache(const attn::KvSpec& spec, const CacheRequest& request) {
   Impl& impl = *impl_;
-  const attn::KvSpec resolved = attn::resolve_kv_spec(spec, config().kv_dtype);
-  const bool may_calibrate = impl.profile == nullptr && impl.options.kv_profile != "none";
-  if (may_calibrate && spec_wants_profile(resolved)) {
+  KVANT_ASSIGN_OR_FAIL(const attn::KvSpec resolved, impl.resolve(spec, config()));
+  // Scales of the checkpoint belong to raw keys; a profile that the user named takes their place.
+  const bool from_checkpoint = impl.has_scales() && !impl.profile_is_explicit;
+  const auto wants = [&](const attn::KvSpec& one) {
+    return from_checkpoint ? spec_needs_profile(one) : spec_wants_profile(one);
+  };
+  const auto& layers = config().layers;
+  const bool wants_profile =
+      wants(resolved) || std::any_of(layers.begin(), layers.end(), [&](const LayerConfig& layer) {
+        return layer.kv_override && wants(*layer.kv_override);
+      });
+  if (wants_profile && impl.profile == nullptr && impl.options.kv_profile != "none") {
     KVANT_ASSIGN_OR_FAIL(impl.profile, impl.automatic_profile());
   }
-  return impl.runner->create_cache({.spec = resolved,
-                                    .page_size = impl.options.page_size,
-                                    .max_sequences = request.max_sequences,
-                                    .max_tokens = request.max_tokens,
-                                    .pool_tokens = request.pool_tokens,
-                                    .prefix_cache = request.prefix_cache,
-                                    .profile = impl.profile,
-                                    .profile_is_explicit = impl.profile_is_explicit,
-                                    .batch_invariant = request.batch_invariant});
+  KVANT_ASSIGN_OR_FAIL(auto cache, impl.runner->create_cache(
+                                       {.spec = resolved,
+                                        .page_size = impl.options.page_size,
+                                        .max_sequences = request.max_sequences,
+                                        .max_tokens = request.max_tokens,
+                                        .pool_tokens = request.pool_tokens,
+                                        .prefix_cache = request.prefix_cache,
+                                        .profile = wants_profile || impl.profile_is_explicit ? impl.profile : nullptr,
+                                        .profile_is_explicit = impl.profile_is_explicit,
+                                        .checkpoint_scales = from_checkpoint ? impl.kv->scales : nullptr,
+                                        .batch_invariant = request.batch_invariant}));
+  impl.tell_about_scales(*cache);
+  return cache;
 }
 
 std::string LoadedModel::describe_scales(const KvCacheSet& cache) const {
-  if (!cache.uses_profile()) return cache.scale_source();
+  if (!cache.uses_profile() || cache.num_checkpoint_scales() > 0) return cache.scale_source();
   const KvProfile& profile = *impl_->profile;
   return fmt::format("profile {} ({}, {} tokens)", profile.id, impl_->profile_origin, profile.tokens);
 }

@@ -32,6 +32,7 @@ struct LoadOptions {
   std::filesystem::path cache_dir;
   ProgressFn progress;
   NoticeFn notice;
+  std::string kv_layers;         ///< As EngineOptions::kv_layers.
   std::vector<attn::KvSpec> kv;  ///< Specs that will be asked for: checked against the model before weights are read.
 };
 

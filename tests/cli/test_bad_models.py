@@ -71,7 +71,7 @@ def test_missing_file_and_directory_are_named(fails: Callable, tmp_path: Path) -
     missing = tmp_path / "missing.gguf"
     for args in (["run", missing, "--prompt", "x"], ["inspect", "model", missing], ["chat", missing]):
         assert str(missing) in fails(1, *args)
-    assert str(tmp_path) in fails(2, "run", tmp_path, "--prompt", "x")
+    assert str(tmp_path) in fails(1, "run", tmp_path, "--prompt", "x")
 
 
 def test_wrong_options_are_refused_before_the_model_is_read(fails: Callable, tmp_path: Path) -> None:

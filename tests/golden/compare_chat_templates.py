@@ -1,6 +1,6 @@
 """Compares kvant's chat template interpreter with Jinja2, set up as Hugging Face transformers does.
 
-Usage: compare_chat_templates.py --tool build/dev/bin/kvant_render FILE...    (FILE: *.jinja or *.gguf)
+Usage: compare_chat_templates.py --tool build/dev/bin/kvant_render FILE...    (FILE: *.jinja, *.gguf or a folder)
 Exit code 0: no difference (templates that kvant refuses at parse time are listed and counted); 1: differences;
 77: something needed is not there.
 """
@@ -142,16 +142,19 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="+", type=Path)
     parser.add_argument("--tool", type=Path, required=True)
+    parser.add_argument("--most-refused", type=int, help="fail when more templates are refused")
     arguments = parser.parse_args()
     missing = [path for path in arguments.files if not path.exists()]
     if missing:
         print(f"SKIPPED: no file {missing[0]} (make model fetches it)")
         return SKIPPED
-    results = [check(arguments.tool, path) for path in arguments.files]
+    files = [file for path in arguments.files for file in (sorted(path.glob("*.jinja")) if path.is_dir() else [path])]
+    results = [check(arguments.tool, path) for path in files]
     wrong = sum(count for count, _ in results)
     refused = sum(is_refused for _, is_refused in results)
     print(f"{len(results)} templates, {refused} refused, {wrong} differences")
-    return 1 if wrong else 0
+    too_many = arguments.most_refused is not None and refused > arguments.most_refused
+    return 1 if wrong or too_many else 0
 
 
 if __name__ == "__main__":

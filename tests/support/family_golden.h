@@ -48,6 +48,16 @@ class FamilyGolden {
   const std::vector<Row>& rows() const { return rows_; }
   int32_t sample_id(int32_t position, int32_t i) const { return (37 * position + 41 * i) % vocabulary(); }
 
+  /// The same without the tensors whose names end so.
+  FamilyGolden without(std::string_view ending) const {
+    FamilyGolden out = *this;
+    Json kept = Json::array();
+    for (const auto& tensor : json_.at("tensors"))
+      if (!tensor.at("name").get_ref<const std::string&>().ends_with(ending)) kept.push_back(tensor);
+    out.json_["tensors"] = kept;
+    return out;
+  }
+
   /// config.json and model.safetensors.
   void write_folder(const CheckpointDir& dir) const {
     dir.write("config.json", json_.at("config").dump());

@@ -71,11 +71,13 @@ struct Speculation {
 Result<Speculation> parse_speculation(std::string_view text);
 
 struct EngineOptions {
-  std::filesystem::path model;  ///< GGUF file
+  std::filesystem::path model;  ///< GGUF file or Hugging Face folder
   attn::KvSpec kv;              ///< From parse_kv_spec.
   /// "auto": the profile of this model from the cache directory, made by self-calibration when missing and needed;
   /// "none"; or a profile file.
   std::string kv_profile = "auto";
+  /// Encodings of single layers, whatever `kv` says: "0,27=bf16;4-7=e4m3", the first rule that names a layer counts.
+  std::string kv_layers = {};
   DeviceChoice device = DeviceChoice::kAuto;
   WeightFormat weights = WeightFormat::kAuto;
   int32_t threads = 0;        ///< 0 = all cores.

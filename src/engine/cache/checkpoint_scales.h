@@ -1,9 +1,10 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
+#include <span>
 #include <vector>
 
+#include "engine/cache/layer_groups.h"
 #include "kvant/attn/kv_format.h"
 
 namespace kvant::engine {
@@ -26,6 +27,9 @@ struct CheckpointScales {
     return count;
   }
 };
+
+/// How many of the scale tensors a cache of these groups applies.
+int32_t count_used_scales(const CheckpointScales& scales, std::span<const LayerGroup> groups);
 
 /// A scale made for one format with the same headroom in another; 1 for formats without a global scale.
 float scale_between(attn::KvFormat from, attn::KvFormat to, float scale);

@@ -16,6 +16,7 @@ namespace {
 
 bool takes_from_profile(const attn::KvSpec& spec, const KvCacheOptions& options) {
   if (options.profile == nullptr || !spec.quantised() || spec_is_plain(spec)) return false;
+  if (options.checkpoint_scales != nullptr && !spec_needs_profile(spec)) return false;
   return spec_wants_profile(spec) || options.profile_is_explicit;
 }
 
@@ -435,7 +436,7 @@ std::string KvCacheSet::format() const {
 std::string KvCacheSet::route() const { return impl_->plans.routes(); }
 
 std::string KvCacheSet::scale_source() const {
-  if (uses_profile())
+  if (uses_profile() && num_checkpoint_scales() == 0)
     return fmt::format("profile {} ({} tokens)", impl_->options.profile->id, impl_->options.profile->tokens);
   if (const int32_t used = num_checkpoint_scales(); used > 0)
     return fmt::format("checkpoint ({} of {} used)", used, impl_->options.checkpoint_scales->num_tensors());
@@ -452,12 +453,8 @@ std::string KvCacheSet::scale_source() const {
 int32_t KvCacheSet::num_checkpoint_scales() const {
   int32_t used = 0;
   for (const LayerGroup& group : impl_->infos) {
-    if (!takes_from_checkpoint(group.spec, impl_->options)) continue;
-    for (const int32_t index : group.layers) {
-      const CheckpointScales::Layer& layer = impl_->options.checkpoint_scales->layers[static_cast<size_t>(index)];
-      if (attn::info(group.spec.k_format).quantised) used += layer.k_tensors;
-      if (attn::info(group.spec.v_format).quantised) used += layer.v_tensors;
-    }
+    if (takes_from_checkpoint(group.spec, impl_->options))
+      used += count_used_scales(*impl_->options.checkpoint_scales, {&group, 1});
   }
   return used;
 }

@@ -40,7 +40,7 @@ struct KvCacheOptions {
   std::shared_ptr<const KvProfile> profile;  ///< Shared by the caches of one model. Ignored by 16-bit and plain specs.
   /// The user named the profile: FP8 specs without conditioning take their scales from it too, instead of 1.
   bool profile_is_explicit = false;
-  /// Scales of a checkpoint, for layers that take none from a profile.
+  /// Scales of a checkpoint, for layers without conditioning.
   std::shared_ptr<const CheckpointScales> checkpoint_scales = nullptr;
   bool batch_invariant = false;
   uint64_t id = 0;  ///< Given by the runner.

@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "engine/cache/kv_layers.h"
 #include "engine/loader/printable.h"
 #include "engine/loader/weight_rows.h"
 
@@ -258,6 +259,18 @@ Result<attn::KvSpec> resolve_checkpoint_spec(const attn::KvSpec& spec, const Mod
   if (kv->scales != nullptr && resolved.quantised() && !profile_asked && !names_conditioning)
     resolved.conditioning = attn::KeyConditioning::kNone;
   return resolved;
+}
+
+Result<std::vector<std::optional<attn::KvSpec>>> layer_specs(std::string_view kv_layers, bool kv_is_auto,
+                                                             const ModelConfig& config, const CheckpointKv* kv) {
+  KVANT_ASSIGN_OR_FAIL(auto specs, parse_kv_layers(kv_layers, config.num_layers()));
+  if (!kv_is_auto || kv == nullptr) return specs;
+  const auto& declared = kv->quantisation.layer_kv_formats;
+  for (size_t i = 0; i < declared.size(); ++i) {
+    if (specs[i] || !declared[i]) continue;
+    KVANT_ASSIGN_OR_FAIL(specs[i], attn::parse_kv_spec(attn::to_string(*declared[i])));
+  }
+  return specs;
 }
 
 Status check_checkpoint_spec(const attn::KvSpec& resolved, const CheckpointKv* kv) {

@@ -46,6 +46,10 @@ Result<CheckpointKv> read_checkpoint_kv(const CheckpointFolder& folder, const Fo
 Result<attn::KvSpec> resolve_checkpoint_spec(const attn::KvSpec& spec, const ModelConfig& config,
                                              const CheckpointKv* kv, bool profile_asked);
 
+/// Encodings of single layers, unresolved: what --kv-layers says, else what the checkpoint declares where --kv is auto.
+Result<std::vector<std::optional<attn::KvSpec>>> layer_specs(std::string_view kv_layers, bool kv_is_auto,
+                                                             const ModelConfig& config, const CheckpointKv* kv);
+
 /// e5m2 has no place in a checkpoint that was quantised in e4m3 or NVFP4.
 Status check_checkpoint_spec(const attn::KvSpec& resolved, const CheckpointKv* kv);
 

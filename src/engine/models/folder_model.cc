@@ -7,6 +7,7 @@
 
 #include "engine/loader/checkpoint_folder.h"
 #include "engine/loader/weight_rows.h"
+#include "engine/models/checkpoint_kv.h"
 #include "engine/models/folder_config.h"
 #include "engine/models/folder_weights.h"
 #include "engine/models/layer_weights.h"
@@ -172,6 +173,8 @@ Result<ModelSource> open_folder_model(std::shared_ptr<const CheckpointFolder> fo
   KVANT_ASSIGN_OR_FAIL(config, read_folder_config(json, *family));
   config.name = std::filesystem::weakly_canonical(folder->path).filename().string();
   const FolderWeights weights(folder->weights);
+  KVANT_ASSIGN_OR_FAIL(CheckpointKv kv, read_checkpoint_kv(*folder, weights, config));
+  source.kv = std::make_shared<const CheckpointKv>(std::move(kv));
   const FolderStore store(weights, *family);
   KVANT_ASSIGN_OR_FAIL(source.embedding,
                        weights.matrix("model.embed_tokens.weight", config.vocabulary_size, config.hidden_size));

@@ -13,6 +13,7 @@ namespace kvant::engine {
 
 class GgufFile;
 struct CheckpointFolder;
+struct CheckpointKv;
 
 /// A weight that can be read but has not been: its shape has been checked, its bytes have not been touched.
 struct WeightView {
@@ -46,8 +47,9 @@ struct ModelSource {
   WeightView final_norm;
   WeightView head;  ///< [vocabulary, hidden]; the embedding when tied.
   std::vector<LayerWeights> layers;
-  std::string hash;                   ///< Of size, metadata and sampled weight bytes: names the model's profile.
-  std::shared_ptr<const void> owner;  ///< Keeps what the views read from alive.
+  std::string hash;                        ///< Of size, metadata and sampled weight bytes: names the model's profile.
+  std::shared_ptr<const CheckpointKv> kv;  ///< Declared scheme and scales of the KV cache; null for GGUF files.
+  std::shared_ptr<const void> owner;       ///< Keeps what the views read from alive.
 };
 
 /// Finds the architecture in the registry, reads its configuration and checks every tensor's presence and shape.

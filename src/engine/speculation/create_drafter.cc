@@ -39,6 +39,7 @@ Result<std::unique_ptr<OwnedDrafter>> create_model_drafter(const EngineOptions& 
                                                       .cache_dir = options.cache_dir,
                                                       .progress = options.progress,
                                                       .notice = options.notice,
+                                                      .kv_layers = {},
                                                       .kv = {spec}}));
   KVANT_FAIL_IF_ERROR(check_vocabulary(*out->model, target));
   KVANT_ASSIGN_OR_FAIL(

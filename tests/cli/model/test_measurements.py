@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def test_inspect_model(kvant: Callable, model: Path) -> None:
-    result = kvant("inspect", "model", model, "--kv", "bf16", "--kv", "nvfp4", "--json")
+    result = kvant("inspect", "model", model, "--kv", "bf16", "--kv", "nvfp4", "--tokenizer", "--json")
     assert result.returncode == 0, result.stderr
     facts = json.loads(result.stdout)
     assert facts["architecture"] == "llama"
@@ -17,7 +17,6 @@ def test_inspect_model(kvant: Callable, model: Path) -> None:
     assert facts["kv"][0]["bytes_per_32k"] == 23040 * 32768
     assert facts["tokenizer"]["vocabulary_size"] == 49152
     assert facts["tokenizer"]["pretokenizer"] == "smollm"
-    assert facts["chat_template"] is True
     assert "0-29" in kvant("inspect", "model", model).stdout
 
 
