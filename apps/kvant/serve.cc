@@ -1,9 +1,12 @@
+#include <algorithm>
+#include <chrono>
 #include <csignal>
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -114,9 +117,16 @@ Result<server::EngineHostOptions> host_options(const ServeOptions& options, Prog
   return out;
 }
 
+/// The name of a folder, or of a file without its ending.
+std::string name_of(const std::filesystem::path& model) {
+  std::error_code ignored;
+  if (!std::filesystem::is_directory(model, ignored)) return model.stem().string();
+  return std::filesystem::weakly_canonical(model, ignored).filename().string();
+}
+
 Result<server::ApiOptions> api_options(const ServeOptions& options) {
   server::ApiOptions out = options.api;
-  if (out.model_name.empty()) out.model_name = std::filesystem::path(options.model.model).stem().string();
+  if (out.model_name.empty()) out.model_name = name_of(options.model.model);
   if (!options.api_key_file.empty()) {
     KVANT_ASSIGN_OR_FAIL(const std::string text, read_text(options.api_key_file));
     size_t begin = 0;

@@ -82,8 +82,11 @@ class Load:
     def watch(self, pid: int | None) -> None:
         while not self.end:
             begin = time.monotonic()
-            with urllib.request.urlopen(self.url + "/health", timeout=60) as response:
-                response.read(1)
+            try:
+                with urllib.request.urlopen(self.url + "/health", timeout=60) as response:
+                    response.read(1)
+            except OSError as error:
+                self.count(f"health {type(error).__name__}")
             self.health_times.append(time.monotonic() - begin)
             if pid:
                 pages = int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1])

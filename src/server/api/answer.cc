@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <iterator>
 #include <optional>
 #include <utility>
 
@@ -26,13 +27,11 @@ ApiError failed(const engine::Generation& generation) {
 Usage usage_of(const std::vector<WholeAnswer>& answers, size_t choices_per_prompt) {
   Usage usage;
   for (size_t i = 0; i < answers.size(); ++i) {
-    engine::Generation counted = {};
-    counted.token_ids = answers[i].end.token_ids;
-    if (i % choices_per_prompt == 0) {
-      counted.prompt_tokens = answers[i].end.prompt_tokens;
-      counted.reused_tokens = answers[i].end.reused_tokens;
-    }
-    usage.add(counted);
+    const engine::Generation& end = answers[i].end;
+    usage.completion_tokens += std::ssize(end.token_ids);
+    if (i % choices_per_prompt != 0) continue;
+    usage.prompt_tokens += end.prompt_tokens;
+    usage.cached_tokens += end.reused_tokens;
   }
   return usage;
 }

@@ -7,12 +7,6 @@
 
 namespace kvant::server {
 
-void Usage::add(const engine::Generation& generation) {
-  prompt_tokens += generation.prompt_tokens;
-  cached_tokens += generation.reused_tokens;
-  completion_tokens += std::ssize(generation.token_ids);
-}
-
 Json to_json(const Usage& usage) {
   return {{"prompt_tokens", usage.prompt_tokens},
           {"completion_tokens", usage.completion_tokens},

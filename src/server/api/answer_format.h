@@ -21,8 +21,6 @@ struct Usage {
   int64_t prompt_tokens = 0;
   int64_t completion_tokens = 0;
   int64_t cached_tokens = 0;  ///< Of the prompt.
-
-  void add(const engine::Generation& generation);
 };
 Json to_json(const Usage& usage);
 
