@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "attn/cuda/common/cuda_status.h"
+#include "core/overlapped_launch.h"
 
 namespace kvant::attn::cuda {
 
@@ -49,17 +50,10 @@ Result<int32_t> count_blocks(const KernelImage& image, int32_t shared_bytes, int
 
 Status launch(const AttnPlan& plan, const KernelImage& image, void* params, bool overlap, void* stream) {
   void* arguments[] = {params};
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(plan.launch().num_blocks));
-  config.blockDim = dim3(static_cast<unsigned>(image.threads));
-  config.dynamicSmemBytes = static_cast<size_t>(plan.launch().shared_bytes);
-  config.stream = static_cast<cudaStream_t>(stream);
-  config.attrs = &attribute;
-  config.numAttrs = overlap ? 1 : 0;
-  const cudaError_t error = cudaLaunchKernelExC(&config, image.function, arguments);
+  const OverlappedLaunch overlapped(dim3(static_cast<unsigned>(plan.launch().num_blocks)),
+                                    static_cast<unsigned>(image.threads),
+                                    static_cast<size_t>(plan.launch().shared_bytes), overlap, stream);
+  const cudaError_t error = cudaLaunchKernelExC(overlapped.config(), image.function, arguments);
   return error == cudaSuccess ? Status{} : cuda_status(error, fmt::format("launch of {}", plan.route()));
 }
 

@@ -36,8 +36,8 @@ __device__ __forceinline__ unsigned long long larger(unsigned long long a, unsig
 }  // namespace detail
 
 __global__ void __launch_bounds__(kArgmaxThreads) argmax_kernel(const __grid_constant__ ArgmaxParams params) {
-  wait_for_previous();
-  let_next_start();
+  wait_for_previous_kernel();
+  allow_next_kernel();
   const uint32_t row = blockIdx.y;
   const float* logits = params.logits + static_cast<int64_t>(row) * params.vocabulary;
   unsigned long long best = 0;

@@ -10,6 +10,7 @@
 #include "ops/cuda/qkv.cuh"
 
 namespace kvant::ops::cuda {
+
 Status embed(const EmbedArgs& args, void* stream) {
   const EmbedParams params{.table = static_cast<const __nv_bfloat16*>(args.table),
                            .tokens = args.tokens,

@@ -161,8 +161,8 @@ __device__ __forceinline__ Threshold kept(const DrawRow& row, const Draw& draw) 
 }  // namespace detail
 
 __global__ void __launch_bounds__(kDrawThreads) draw_kernel(const __grid_constant__ DrawParams params) {
-  wait_for_previous();
-  let_next_start();
+  wait_for_previous_kernel();
+  allow_next_kernel();
   const Draw draw =
       params.draws[params.row_indices == nullptr ? static_cast<int32_t>(blockIdx.x) : params.row_indices[blockIdx.x]];
   if (draw.temperature == 0.0f || draw.top_k == 1) return;

@@ -21,8 +21,8 @@ struct EmbedParams {
 };
 
 __global__ void __launch_bounds__(kElementThreads) embed_kernel(const __grid_constant__ EmbedParams params) {
-  wait_for_previous();
-  let_next_start();
+  wait_for_previous_kernel();
+  allow_next_kernel();
   const int64_t index = static_cast<int64_t>(blockIdx.x) * kElementThreads + threadIdx.x;
   if (index >= params.num_vectors) return;
   const int64_t token = index / params.row_vectors;
@@ -63,8 +63,8 @@ __device__ __forceinline__ float gated(float gate, float up, float limit) {
 
 template <GateKind kKind>
 __global__ void __launch_bounds__(kElementThreads) gate_kernel(const __grid_constant__ GateParams params) {
-  wait_for_previous();
-  let_next_start();
+  wait_for_previous_kernel();
+  allow_next_kernel();
   const int64_t index = static_cast<int64_t>(blockIdx.x) * kElementThreads + threadIdx.x;
   if (index >= params.num_vectors) return;
   const int64_t row = index / params.row_vectors;
@@ -85,8 +85,8 @@ struct BiasParams {
 };
 
 __global__ void __launch_bounds__(kElementThreads) add_bias_kernel(const __grid_constant__ BiasParams params) {
-  wait_for_previous();
-  let_next_start();
+  wait_for_previous_kernel();
+  allow_next_kernel();
   const int64_t index = static_cast<int64_t>(blockIdx.x) * kElementThreads + threadIdx.x;
   if (index < params.count) params.x[index] += params.bias[index % params.width];
 }
@@ -98,8 +98,8 @@ struct SoftCapParams {
 };
 
 __global__ void __launch_bounds__(kElementThreads) soft_cap_kernel(const __grid_constant__ SoftCapParams params) {
-  wait_for_previous();
-  let_next_start();
+  wait_for_previous_kernel();
+  allow_next_kernel();
   const int64_t index = static_cast<int64_t>(blockIdx.x) * kElementThreads + threadIdx.x;
   if (index < params.count) params.x[index] = params.cap * tanhf(params.x[index] / params.cap);
 }
@@ -116,8 +116,8 @@ struct RopeTableParams {
 
 /// In double, as on the CPU: late positions turn many times.
 __global__ void __launch_bounds__(kElementThreads) rope_table_kernel(const __grid_constant__ RopeTableParams params) {
-  wait_for_previous();
-  let_next_start();
+  wait_for_previous_kernel();
+  allow_next_kernel();
   const int64_t index = static_cast<int64_t>(blockIdx.x) * kElementThreads + threadIdx.x;
   if (index >= params.count) return;
   const int64_t token = index / params.num_pairs;

@@ -65,8 +65,8 @@ __device__ __forceinline__ void stage(const __nv_bfloat16* row, int32_t first, i
 template <class Traits, class Output>
 __global__ void __launch_bounds__(Traits::kThreads)
     expert_product_kernel(const __grid_constant__ ExpertProductParams<Output> params) {
-  wait_for_previous();
-  let_next_start();
+  wait_for_previous_kernel();
+  allow_next_kernel();
   namespace wmma = nvcuda::wmma;
   // Fragments are read from multiples of 32 bytes.
   __shared__ alignas(128) typename Traits::SharedStorage shared;

@@ -42,8 +42,8 @@ __device__ __forceinline__ void keep_better(float& logit, int32_t& index, float 
 }  // namespace detail
 
 __global__ void __launch_bounds__(kRouteWarps * 32) route_kernel(const __grid_constant__ RouteParams params) {
-  wait_for_previous();
-  let_next_start();
+  wait_for_previous_kernel();
+  allow_next_kernel();
   const int32_t token = static_cast<int32_t>(blockIdx.x) * kRouteWarps + static_cast<int32_t>(threadIdx.x / 32);
   const auto lane = static_cast<int32_t>(threadIdx.x % 32);
   if (token >= params.num_tokens) return;
@@ -107,8 +107,8 @@ struct SortPairsParams {
 };
 
 __global__ void __launch_bounds__(kSortThreads) sort_pairs_kernel(const __grid_constant__ SortPairsParams params) {
-  wait_for_previous();
-  let_next_start();
+  wait_for_previous_kernel();
+  allow_next_kernel();
   __shared__ int32_t begins[kMaxExperts + 1];
   __shared__ int32_t next[kMaxExperts];
   const auto thread = static_cast<int32_t>(threadIdx.x);
@@ -143,8 +143,8 @@ struct CombineParams {
 };
 
 __global__ void __launch_bounds__(kCombineThreads) combine_kernel(const __grid_constant__ CombineParams params) {
-  wait_for_previous();
-  let_next_start();
+  wait_for_previous_kernel();
+  allow_next_kernel();
   const int64_t index = static_cast<int64_t>(blockIdx.x) * kCombineThreads + threadIdx.x;
   if (index >= params.count) return;
   const int64_t token = index / params.width, channel = index - token * params.width;

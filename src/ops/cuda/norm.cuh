@@ -32,8 +32,8 @@ __device__ __forceinline__ float block_sum(float x) {
 }  // namespace detail
 
 __global__ void __launch_bounds__(kNormThreads) normalise_kernel(const __grid_constant__ NormParams params) {
-  wait_for_previous();
-  let_next_start();
+  wait_for_previous_kernel();
+  allow_next_kernel();
   const int64_t row = params.row_indices == nullptr ? blockIdx.x : params.row_indices[blockIdx.x];
   const auto* x = reinterpret_cast<const float4*>(params.x + row * params.dim);
   const int32_t quads = params.dim / 4;
@@ -62,8 +62,8 @@ struct NormAddParams {
 
 /// The norm of a block's output, added to the residual stream.
 __global__ void __launch_bounds__(kNormThreads) normalise_add_kernel(const __grid_constant__ NormAddParams params) {
-  wait_for_previous();
-  let_next_start();
+  wait_for_previous_kernel();
+  allow_next_kernel();
   const int64_t first = static_cast<int64_t>(blockIdx.x) * params.dim;
   const auto* x = reinterpret_cast<const float4*>(params.x + first);
   const int32_t quads = params.dim / 4;

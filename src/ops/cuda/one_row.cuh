@@ -65,7 +65,7 @@ __global__ void __launch_bounds__(Traits::kWarps * 32) one_row_kernel(const __gr
 #pragma unroll
       for (int o = 0; o < kOutputs; ++o)
         if (base + 32 * u < params.vectors) w[o][u] = detail::load_streaming(weights[o] + base + 32 * u);
-    if (base == lane) wait_for_previous();
+    if (base == lane) wait_for_previous_kernel();
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
       if (base + 32 * u >= params.vectors) break;
@@ -80,7 +80,7 @@ __global__ void __launch_bounds__(Traits::kWarps * 32) one_row_kernel(const __gr
       }
     }
   }
-  let_next_start();
+  allow_next_kernel();
 #pragma unroll
   for (int o = 0; o < kOutputs; ++o) {
     const float sum = warp_sum(sums[o]);

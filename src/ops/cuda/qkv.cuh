@@ -59,8 +59,8 @@ __device__ __forceinline__ void turn_head(const QkvParams& params, int64_t token
 }  // namespace detail
 
 __global__ void __launch_bounds__(kQkvWarps * 32) split_qkv_kernel(const __grid_constant__ QkvParams params) {
-  wait_for_previous();
-  let_next_start();
+  wait_for_previous_kernel();
+  allow_next_kernel();
   __shared__ float rows[kQkvWarps][kMaxQkvHeadDim];
   const int32_t lane = static_cast<int32_t>(threadIdx.x % 32);
   const int64_t index = static_cast<int64_t>(blockIdx.x) * kQkvWarps + threadIdx.x / 32;

@@ -48,18 +48,6 @@ __device__ __forceinline__ void wait_copies() {
 
 __device__ __forceinline__ void prefetch_l2(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
 
-/// With programmatic dependent launch: lets the stream's next kernel start, and waits for the previous one's results.
-__device__ __forceinline__ void allow_next_kernel() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;");
-#endif
-}
-__device__ __forceinline__ void wait_for_previous_kernel() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
-
 /// Adds to a counter in global memory: what the block wrote before becomes visible to whoever sees the sum, and the
 /// other way round. Returns the value before.
 __device__ __forceinline__ uint32_t add_release_acquire(uint32_t* counter, uint32_t value) {

@@ -12,6 +12,7 @@
 #include "attn/cuda/common/codecs.cuh"
 #include "attn/cuda/generic/decode_merge.cuh"
 #include "attn/cuda/generic/decode_splitkv.h"
+#include "core/kernel_overlap.cuh"
 
 namespace kvant::attn::cuda {
 

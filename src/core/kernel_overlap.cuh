@@ -1,0 +1,23 @@
+#pragma once
+
+// The device side of programmatic dependent launch (Hopper and later): a kernel starts while the one before it in the
+// stream ends. Launched by core/overlapped_launch.h. Older GPUs run kernels one after another, and both functions do
+// nothing.
+
+namespace kvant {
+
+/// Until the kernels before this one have ended and their writes are seen.
+__device__ __forceinline__ void wait_for_previous_kernel() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+/// The stream's next kernel may take the room that this one leaves.
+__device__ __forceinline__ void allow_next_kernel() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
+}  // namespace kvant
