@@ -21,14 +21,16 @@ double generation_tokens_per_s(const engine::Generation& generation) {
   return rate(static_cast<int64_t>(generation.token_ids.size()), generation.generation_seconds);
 }
 
+std::string facts_text(const engine::EngineFacts& facts) {
+  return fmt::format("kv {} | {:.0f} bytes/token | scales: {} | route {} | weights {} | {}", facts.kv_format,
+                     facts.kv_bytes_per_token, facts.kv_scale_source, facts.route, facts.weights, facts.device);
+}
+
 void print_facts(const engine::Generation& generation, const engine::EngineFacts& facts) {
-  const std::string line = fmt::format(
-      "[kv {} | {:.0f} bytes/token | scales: {} | route {} | weights {} | {} | prompt {} tokens, {:.1f}/s | generated "
-      "{} "
-      "tokens, {:.1f}/s | {}]",
-      facts.kv_format, facts.kv_bytes_per_token, facts.kv_scale_source, facts.route, facts.weights, facts.device,
-      generation.prompt_tokens, prompt_tokens_per_s(generation), generation.token_ids.size(),
-      generation_tokens_per_s(generation), to_string(generation.finish_reason));
+  const std::string line =
+      fmt::format("[{} | prompt {} tokens, {:.1f}/s | generated {} tokens, {:.1f}/s | {}]", facts_text(facts),
+                  generation.prompt_tokens, prompt_tokens_per_s(generation), generation.token_ids.size(),
+                  generation_tokens_per_s(generation), to_string(generation.finish_reason));
   std::fprintf(stderr, "%s\n", line.c_str());
 }
 

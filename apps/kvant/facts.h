@@ -11,6 +11,9 @@ namespace kvant::cli {
 double prompt_tokens_per_s(const engine::Generation& generation);
 double generation_tokens_per_s(const engine::Generation& generation);
 
+/// "kv SPEC | bytes/token | scales | route | weights | device": what is in effect.
+std::string facts_text(const engine::EngineFacts& facts);
+
 /// One line on stderr: the cache in effect, bytes per token, scale source, route, speeds.
 void print_facts(const engine::Generation& generation, const engine::EngineFacts& facts);
 

@@ -5,6 +5,7 @@
 #include <fstream>
 #include <iostream>
 #include <iterator>
+#include <sstream>
 #include <system_error>
 
 #include <fmt/format.h>
@@ -18,6 +19,16 @@ Result<std::string> read_text(const std::filesystem::path& path) {
   KVANT_ASSIGN_OR_FAIL(const MmapFile file, MmapFile::open(path));
   const std::span<const std::byte> bytes = file.bytes();
   return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+}
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream in(text);
+  for (std::string line; std::getline(in, line);) {
+    if (!line.empty() && line.back() == '\r') line.pop_back();
+    lines.push_back(line);
+  }
+  return lines;
 }
 
 Status write_atomically(const std::filesystem::path& path, std::span<const std::byte> bytes) {

@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <cstdio>
 #include <optional>
-#include <sstream>
 
 #include <fmt/format.h>
 
 #include "facts.h"
+#include "file_io.h"
 #include "interrupt.h"
 #include "json_output.h"
 #include "statistics.h"
@@ -93,12 +93,8 @@ class OrderedPrinter {
 }  // namespace
 
 std::vector<std::string> prompt_lines(const std::string& text) {
-  std::vector<std::string> prompts;
-  std::istringstream in(text);
-  for (std::string line; std::getline(in, line);) {
-    if (!line.empty() && line.back() == '\r') line.pop_back();
-    if (line.find_first_not_of(" \t") != std::string::npos) prompts.push_back(line);
-  }
+  std::vector<std::string> prompts = lines_of(text);
+  std::erase_if(prompts, [](const std::string& line) { return line.find_first_not_of(" \t") == std::string::npos; });
   return prompts;
 }
 

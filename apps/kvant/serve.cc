@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <cstdint>
@@ -13,6 +12,7 @@
 #include <fmt/format.h>
 
 #include "command.h"
+#include "facts.h"
 #include "file_io.h"
 #include "kvant/attn/kv_spec.h"
 #include "kvant/engine/engine.h"
@@ -129,14 +129,8 @@ Result<server::ApiOptions> api_options(const ServeOptions& options) {
   if (out.model_name.empty()) out.model_name = name_of(options.model.model);
   if (!options.api_key_file.empty()) {
     KVANT_ASSIGN_OR_FAIL(const std::string text, read_text(options.api_key_file));
-    size_t begin = 0;
-    while (begin < text.size()) {
-      const size_t end = std::min(text.find('\n', begin), text.size());
-      std::string key = text.substr(begin, end - begin);
-      if (!key.empty() && key.back() == '\r') key.pop_back();
+    for (std::string& key : lines_of(text))
       if (!key.empty()) out.api_keys.push_back(std::move(key));
-      begin = end + 1;
-    }
     if (out.api_keys.empty())
       return failure(StatusCode::kInvalidArgument, fmt::format("'{}' holds no key", options.api_key_file));
   }
@@ -162,10 +156,7 @@ Status serve_until_told(server::EngineHost& host, const ShutdownSignals& signals
     if (announced || host.engine() == nullptr) continue;
     announced = true;
     const engine::EngineFacts& facts = host.engine()->facts();
-    say(fmt::format(
-        "ready: kv {} | {:.0f} bytes/token | scales: {} | route {} | weights {} | {} | context {} | {} at once",
-        facts.kv_format, facts.kv_bytes_per_token, facts.kv_scale_source, facts.route, facts.weights, facts.device,
-        facts.context, facts.max_sequences));
+    say(fmt::format("ready: {} | context {} | {} at once", facts_text(facts), facts.context, facts.max_sequences));
   }
   return {};
 }

@@ -5,7 +5,7 @@ bench/peers/decode_torch.py --beside attention_decode.json --out peers_decode.js
 
 FlashInfer (XQA, and FA2 on tensor cores) reads pages of 64 tokens, its best size here, shuffled; FlashAttention 3 and
 cuDNN, through PyTorch, read contiguous keys. What is not installed is left out. Times are medians of graph replays over
-disjoint sets of keys that together exceed the L2 cache, as in bench/attention_cuda.cc, whose file gives the time of a
+disjoint sets of keys that together exceed the L2 cache, as in bench/suite, whose file gives the time of a
 plain read of the same bytes. Queries are bf16, but FlashAttention 3's and XQA's of an e4m3 cache, which are e4m3.
 """
 
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from graph_timing import graph_microseconds
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 Q_HEADS, KV_HEADS, DIM, PAGE = 32, 8, 128, 64
@@ -207,16 +208,7 @@ class Case:
         with torch.cuda.graph(graph, stream=stream):
             for i in range(launches):
                 calls[i % self.sets]()
-        times = []
-        for repeat in range(REPEATS + 1):
-            start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            start.record()
-            graph.replay()
-            stop.record()
-            stop.synchronize()
-            if repeat > 0:
-                times.append(start.elapsed_time(stop) * 1e3 / launches)
-        return {"us": round(sorted(times)[len(times) // 2], 2)} | row
+        return {"us": round(graph_microseconds(graph, launches, REPEATS), 2)} | row
 
 
 def shapes() -> Iterator[tuple[int, int, int]]:

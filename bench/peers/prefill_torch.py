@@ -9,6 +9,7 @@ import json
 from pathlib import Path
 
 import torch
+from graph_timing import graph_microseconds
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 BACKENDS = {"cudnn": SDPBackend.CUDNN_ATTENTION, "flash2": SDPBackend.FLASH_ATTENTION}
@@ -34,16 +35,7 @@ def microseconds(backend: SDPBackend, batch: int, length: int, head_dim: int) ->
         with torch.cuda.graph(graph):
             for k, v in sets:
                 step(k, v)
-    times = []
-    for repeat in range(REPEATS + 1):
-        start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        start.record()
-        graph.replay()
-        stop.record()
-        stop.synchronize()
-        if repeat > 0:
-            times.append(start.elapsed_time(stop) * 1e3 / SETS)
-    return sorted(times)[len(times) // 2]
+    return graph_microseconds(graph, SETS, REPEATS)
 
 
 def main() -> None:

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -17,6 +18,13 @@ class Hasher {
   void add(std::string_view text) {
     add_value(text.size());
     add(std::as_bytes(std::span(text)));
+  }
+  /// A few pieces, spread evenly: enough to tell large contents apart without reading them.
+  void add_samples(std::span<const std::byte> bytes) {
+    constexpr size_t kSampleBytes = 64, kSamples = 4;
+    const size_t stride = std::max(kSampleBytes, bytes.size() / kSamples);
+    for (size_t offset = 0; offset < bytes.size(); offset += stride)
+      add(bytes.subspan(offset, std::min(kSampleBytes, bytes.size() - offset)));
   }
   template <class T>
   void add_value(const T& value) {

@@ -53,7 +53,6 @@ struct LoadedModel::Impl {
   std::unique_ptr<Runner> runner;
   std::shared_ptr<const KvProfile> profile;
   std::string profile_origin;
-  bool profile_is_explicit = false;
   std::shared_ptr<const CheckpointKv> kv;
   std::set<std::string> told;  ///< Notices about scales, each given once.
 
@@ -75,7 +74,7 @@ struct LoadedModel::Impl {
 };
 
 Status LoadedModel::Impl::load_explicit_profile(const ModelConfig& config) {
-  if (options.kv_profile == "auto" || options.kv_profile == "none") return {};
+  if (!profile_is_asked()) return {};
   KVANT_ASSIGN_OR_RETURN(KvProfile loaded, load_profile(options.kv_profile));
   KVANT_RETURN_IF_ERROR(loaded.check_shapes(config));
   if (loaded.model_hash != hash) {
@@ -84,7 +83,6 @@ Status LoadedModel::Impl::load_explicit_profile(const ModelConfig& config) {
                     loaded.id, loaded.model_hash, hash));
   }
   profile = std::make_shared<const KvProfile>(std::move(loaded));
-  profile_is_explicit = true;
   profile_origin = options.kv_profile;
   return {};
 }
@@ -227,7 +225,7 @@ Result<std::unique_ptr<KvCacheSet>> LoadedModel::create_cache(const attn::KvSpec
   Impl& impl = *impl_;
   KVANT_ASSIGN_OR_FAIL(const attn::KvSpec resolved, impl.resolve(spec, config()));
   // Scales of the checkpoint belong to raw keys; a profile that the user named takes their place.
-  const bool from_checkpoint = impl.has_scales() && !impl.profile_is_explicit;
+  const bool from_checkpoint = impl.has_scales() && !impl.profile_is_asked();
   const auto wants = [&](const attn::KvSpec& one) {
     return from_checkpoint ? spec_needs_profile(one) : spec_wants_profile(one);
   };
@@ -246,8 +244,8 @@ Result<std::unique_ptr<KvCacheSet>> LoadedModel::create_cache(const attn::KvSpec
                                         .max_tokens = request.max_tokens,
                                         .pool_tokens = request.pool_tokens,
                                         .prefix_cache = request.prefix_cache,
-                                        .profile = wants_profile || impl.profile_is_explicit ? impl.profile : nullptr,
-                                        .profile_is_explicit = impl.profile_is_explicit,
+                                        .profile = wants_profile || impl.profile_is_asked() ? impl.profile : nullptr,
+                                        .profile_is_explicit = impl.profile_is_asked(),
                                         .checkpoint_scales = from_checkpoint ? impl.kv->scales : nullptr,
                                         .batch_invariant = request.batch_invariant}));
   impl.tell_about_scales(*cache);

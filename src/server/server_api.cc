@@ -108,13 +108,13 @@ HttpResponse ServerApi::run(const Endpoint& endpoint, const HttpRequest& request
 }
 
 HttpResponse ServerApi::handle(const HttpRequest& request) {
+  const HttpService all = service();
   HttpResponse response;
-  if (refused(request, response)) return response;
-  for (const Endpoint& endpoint : endpoints())
-    if (request.method == endpoint.method && request.path == endpoint.path) return run(endpoint, request);
-  for (const PageFile& file : page_files())
-    if (request.path == page_path(file)) return page_response(file);
-  return to_response(error_of(404, "there is nothing here"));
+  if (all.filter(request, response)) return response;
+  const auto route = std::find_if(all.routes.begin(), all.routes.end(), [&](const HttpRoute& one) {
+    return one.method == request.method && one.path == request.path;
+  });
+  return route == all.routes.end() ? all.error(404, "there is nothing here") : route->handler(request);
 }
 
 bool ServerApi::refused(const HttpRequest& request, HttpResponse& response) const {

@@ -23,23 +23,7 @@ class FamilyGoldens : public ::testing::TestWithParam<std::filesystem::path> {
     EXPECT_TRUE(runner) << runner.error().to_string();
     const auto cache =
         (*runner)->create_cache({.spec = testing::spec(kv), .max_tokens = 64, .profile = std::move(profile)}).value();
-    const std::vector<int32_t> tokens = golden_.tokens();
-    const auto vocabulary = static_cast<size_t>(golden_.vocabulary());
-    std::vector<float> logits(tokens.size() * vocabulary);
-    const SequenceId sequence = cache->add_sequence().value();
-    size_t done = 0;
-    while (done < tokens.size()) {
-      const size_t count = done == 0 ? golden_.prompt_tokens() : 1;
-      const BatchRow row{.cache = cache.get(),
-                         .sequence = sequence,
-                         .tokens = std::span(tokens).subspan(done, count),
-                         .phase = done == 0 ? RowPhase::kPrefill : RowPhase::kDecode,
-                         .logits = LogitsWanted::kAll};
-      const Status status = (*runner)->forward({&row, 1}, logits.data() + done * vocabulary);
-      EXPECT_TRUE(status.ok()) << status.to_string();
-      done += count;
-    }
-    return logits;
+    return golden_.logits_of(**runner, *cache);
   }
 
   void check(std::span<const float> logits, double tolerance) const {

@@ -12,6 +12,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import openai
 import pytest
@@ -103,6 +104,7 @@ class Server:
 
 
 Start = Callable[..., Server]
+RunJson = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture(scope="session")
@@ -119,6 +121,22 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
     yield run
     codes = [server.stop() for server in servers]
     assert codes == [0] * len(codes)
+
+
+@pytest.fixture
+def run_json(tmp_path: Path) -> RunJson:
+    """What `kvant run MODEL --json` prints."""
+
+    def run(model: Path, *args: object) -> dict[str, Any]:
+        result = subprocess.run(
+            [os.environ["KVANT_BINARY"], "run", str(model), "--json", *map(str, args)],
+            capture_output=True,
+            check=True,
+            env=os.environ | {"KVANT_CACHE_DIR": str(tmp_path)},
+        )
+        return json.loads(result.stdout)
+
+    return run
 
 
 @pytest.fixture(scope="session")

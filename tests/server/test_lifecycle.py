@@ -147,22 +147,30 @@ def test_taken_port_is_an_error(server: Server, tiny: Path, tmp_path: Path) -> N
 
 
 def test_sigterm_lets_answers_finish(start: Start, tiny: Path) -> None:
-    server = start(tiny, "--threads", 1, "--parallel", 2)
-    answers: list[list[dict]] = []
-    body = {"prompt": "he", "max_tokens": 300, "ignore_eos": True}
-    thread = threading.Thread(target=lambda: answers.append(server.stream("/v1/completions", body)))
-    thread.start()
-    assert eventually(lambda: server.metric("kvant_requests_running") > 0, 10)
-    os.kill(server.process.pid, signal.SIGTERM)
-    states = set()
-    try:
-        while server.process.poll() is None:
-            reply = server.complete(prompt="he", max_tokens=1)
-            states.add(reply.status)
-    except OSError:
-        pass  # The port is closed by now.
-    thread.join()
-    assert len(answers) == 1
+    server = start(tiny, "--threads", 1, "--parallel", 2, "--context", 1000)
+    answer = bytearray()
+    with server.socket() as connection:
+        connection.sendall(
+            post_text("/v1/completions", {"prompt": "he", "max_tokens": 990, "ignore_eos": True, "stream": True})
+        )
+        answer += connection.recv(12)
+
+        def read_on() -> None:
+            while part := connection.recv(65536):
+                answer.extend(part)
+
+        thread = threading.Thread(target=read_on)
+        thread.start()
+        os.kill(server.process.pid, signal.SIGTERM)
+        states = set()
+        try:
+            while server.process.poll() is None:
+                states.add(server.complete(prompt="he", max_tokens=1).status)
+        except OSError:
+            pass  # The port is closed by now.
+        thread.join()
+    assert b'"finish_reason":"length"' in answer
+    assert b"data: [DONE]" in answer
     assert states <= {200, 503}
     assert server.process.wait(timeout=20) == 0
 

@@ -1,12 +1,9 @@
 """The server says what `kvant run` says, and the same again when the prompt is cached."""
 
-import json
-import os
-import subprocess
 from pathlib import Path
 
 import pytest
-from conftest import Server, Start
+from conftest import RunJson, Server, Start
 
 FORMATS = ["f32", "f16", "bf16", "e4m3", "e5m2", "nvfp4", "e4m3-plain", "nvfp4-plain", "k=e4m3/v=nvfp4"]
 PROMPT = "hello there, in her hero's heaven " * 12
@@ -26,16 +23,9 @@ def test_cached_prompts_give_the_same_tokens(start: Start, tiny: Path, kv: str) 
     assert server.stop() == 0
 
 
-def test_run_says_the_same(server: Server, tiny: Path, tmp_path: Path) -> None:
+def test_run_says_the_same(server: Server, tiny: Path, run_json: RunJson) -> None:
     for prompt in ("hello", PROMPT):
-        command = [os.environ["KVANT_BINARY"], "run", tiny, "--raw", "--prompt", prompt, "--max-tokens", "30", "--json"]
-        result = subprocess.run(
-            [*map(str, command), "--kv", "nvfp4", "--threads", "2"],
-            capture_output=True,
-            check=True,
-            env=os.environ | {"KVANT_CACHE_DIR": str(tmp_path)},
-        )
-        run = json.loads(result.stdout)
+        run = run_json(tiny, "--raw", "--prompt", prompt, "--max-tokens", 30, "--kv", "nvfp4", "--threads", 2)
         reply = server.complete(prompt=prompt, max_tokens=30, temperature=0).json
         assert reply["choices"][0]["text"] == run["text"]
         assert reply["usage"]["completion_tokens"] == run["completion_tokens"]

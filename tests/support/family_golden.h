@@ -4,6 +4,7 @@
 #include "engine/loader/checkpoint_folder.h"
 #include "engine/loader/safetensors.h"
 #include "engine/models/model_source.h"
+#include "engine/runner/runner.h"
 #include "support/checkpoint_dir.h"
 #include "support/engine_models.h"
 #include "support/gguf_writer.h"
@@ -84,6 +85,26 @@ class FamilyGolden {
     auto source = engine::open_folder_model(std::make_shared<const engine::CheckpointFolder>(*std::move(folder)));
     EXPECT_TRUE(source) << source.error().to_string();
     return *std::move(source);
+  }
+
+  /// Logits of all tokens: the prompt in one piece, then steps.
+  std::vector<float> logits_of(engine::Runner& runner, engine::KvCacheSet& cache) const {
+    const std::vector<int32_t> all = tokens();
+    const auto width = static_cast<size_t>(vocabulary());
+    std::vector<float> logits(all.size() * width);
+    const engine::SequenceId sequence = cache.add_sequence().value();
+    for (size_t done = 0; done < all.size();) {
+      const size_t count = done == 0 ? prompt_tokens() : 1;
+      const engine::BatchRow row{.cache = &cache,
+                                 .sequence = sequence,
+                                 .tokens = std::span(all).subspan(done, count),
+                                 .phase = done == 0 ? engine::RowPhase::kPrefill : engine::RowPhase::kDecode,
+                                 .logits = engine::LogitsWanted::kAll};
+      const Status status = runner.forward({&row, 1}, logits.data() + done * width);
+      EXPECT_TRUE(status.ok()) << status.to_string();
+      done += count;
+    }
+    return logits;
   }
 
   std::vector<std::byte> gguf() const {

@@ -7,29 +7,6 @@
 
 namespace kvant::attn {
 
-/// Code 0..7 = 0, 0.5, 1, 1.5, 2, 3, 4, 6; bit 3 is the sign. Round to nearest, ties to the even code, saturating; NaN
-/// becomes 0.
-KVANT_HD uint8_t float_to_e2m1(float value) {
-  const uint32_t bits = float_to_bits(value);
-  const uint32_t sign = (bits >> 28) & 8u;
-  const uint32_t magnitude = bits & 0x7fffffffu;
-  if (magnitude > 0x7f800000u) return 0;
-  if (magnitude >= 0x40c00000u) return static_cast<uint8_t>(sign | 7u);
-  if (magnitude < 0x3f800000u) {
-    // Below 1: the sum with 2^22 has an ulp of 0.5.
-    const float shifted = fl_add(bits_to_float(magnitude), 4194304.0f);
-    return static_cast<uint8_t>(sign | (float_to_bits(shifted) - 0x4a800000u));
-  }
-  const uint32_t rounded = magnitude + 0x1fffffu + ((magnitude >> 22) & 1u);
-  return static_cast<uint8_t>(sign | ((rounded - 0x3f000000u) >> 22));
-}
-
-KVANT_HD float e2m1_to_float(uint8_t code) {
-  // 2^126 moves the exponent bias from 1 to 127 and normalises the subnormal 0.5 exactly.
-  const float scaled = fl_mul(bits_to_float(static_cast<uint32_t>(code & 7u) << 22), bits_to_float(0x7e800000u));
-  return bits_to_float(float_to_bits(scaled) | (static_cast<uint32_t>(code & 8u) << 28));
-}
-
 // Eight codes of a row fill one little-endian 32-bit word. Where element i (0..7) has its magnitude (3 bits, "eem") and
 // its sign:
 //

@@ -25,8 +25,6 @@ constexpr std::string_view kIndexFile = "model.safetensors.index.json";
 constexpr std::string_view kExtension = ".safetensors";
 constexpr size_t kLargestIndex = size_t{64} << 20;
 constexpr size_t kMostShards = 10000;
-constexpr size_t kSampleBytes = 64;
-constexpr size_t kSamplesPerTensor = 4;
 
 bool file_exists(const fs::path& path) {
   std::error_code ignored;
@@ -178,9 +176,7 @@ std::string SafetensorsFolder::hash() const {
     hasher.add(name);
     hasher.add_value(tensor->type);
     hasher.add_value(tensor->data.size());
-    const size_t stride = std::max(kSampleBytes, tensor->data.size() / kSamplesPerTensor);
-    for (size_t offset = 0; offset < tensor->data.size(); offset += stride)
-      hasher.add(tensor->data.subspan(offset, std::min(kSampleBytes, tensor->data.size() - offset)));
+    hasher.add_samples(tensor->data);
   }
   return hasher.hex();
 }

@@ -30,25 +30,15 @@ ops::WeightRows plain(const std::byte* data, int64_t columns, Decode decode) {
   };
 }
 
-constexpr float kE2m1Values[16] = {0.0f,  0.5f,  1.0f,  1.5f,  2.0f,  3.0f,  4.0f,  6.0f,
-                                   -0.0f, -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f};
-
-/// OCP e4m3: bias 7, subnormals, no infinity, NaN where exponent and mantissa are all ones.
-float e4m3_to_float(uint8_t code) {
-  const int exponent = code >> 3 & 15, mantissa = code & 7;
-  float value = exponent == 0 ? std::ldexp(static_cast<float>(mantissa), -9)
-                              : std::ldexp(static_cast<float>(mantissa + 8), exponent - 10);
-  if (exponent == 15 && mantissa == 7) value = std::numeric_limits<float>::quiet_NaN();
-  return code >= 128 ? -value : value;
-}
-
-using ByteValues = std::array<float, 256>;
-
-ByteValues e4m3_values() {
-  ByteValues values;
-  for (size_t code = 0; code < values.size(); ++code) values[code] = e4m3_to_float(static_cast<uint8_t>(code));
+/// The value of every code.
+template <size_t kCodes>
+std::array<float, kCodes> values_of(float (*decode)(uint8_t)) {
+  std::array<float, kCodes> values;
+  for (size_t code = 0; code < kCodes; ++code) values[code] = decode(static_cast<uint8_t>(code));
   return values;
 }
+
+auto e4m3_values() { return std::make_shared<const std::array<float, 256>>(values_of<256>(e4m3_to_float)); }
 
 /// 2^(code - 127); 255 is NaN.
 float e8m0_to_float(uint8_t code) {
@@ -58,15 +48,15 @@ float e8m0_to_float(uint8_t code) {
 /// Rows of packed e2m1 codes whose block scales `scale_of(code)` gives.
 template <int64_t kBlock, class ScaleOf>
 ops::WeightRows packed_rows(const std::byte* codes, const std::byte* scales, int64_t columns, ScaleOf scale_of) {
-  return [=](int64_t begin, int64_t end, float* out) {
+  return [=, values = values_of<16>(e2m1_to_float)](int64_t begin, int64_t end, float* out) {
     for (int64_t row = begin; row < end; ++row) {
       const std::byte* row_codes = codes + row * (columns / 2);
       const std::byte* row_scales = scales + row * (columns / kBlock);
       for (int64_t column = 0; column < columns; column += 2, out += 2) {
         const float scale = scale_of(static_cast<uint8_t>(row_scales[column / kBlock]));
         const auto pair = static_cast<uint8_t>(row_codes[column / 2]);
-        out[0] = kE2m1Values[pair & 15u] * scale;
-        out[1] = kE2m1Values[pair >> 4] * scale;
+        out[0] = values[pair & 15u] * scale;
+        out[1] = values[pair >> 4] * scale;
       }
     }
   };
@@ -96,7 +86,7 @@ Result<std::vector<float>> float_values(const SafetensorsTensor& tensor) {
 }
 
 ops::WeightRows fp8_rows(const SafetensorsTensor& codes, int64_t columns, BlockScales scales) {
-  const auto values = std::make_shared<const ByteValues>(e4m3_values());
+  const auto values = e4m3_values();
   const auto shared = std::make_shared<const BlockScales>(std::move(scales));
   return [=, data = codes.data.data()](int64_t begin, int64_t end, float* out) {
     const int64_t blocks = (columns + shared->block_columns - 1) / shared->block_columns;
@@ -111,7 +101,7 @@ ops::WeightRows fp8_rows(const SafetensorsTensor& codes, int64_t columns, BlockS
 
 ops::WeightRows nvfp4_rows(const SafetensorsTensor& codes, const SafetensorsTensor& block_scales, int64_t columns,
                            float global_scale) {
-  const auto values = std::make_shared<const ByteValues>(e4m3_values());
+  const auto values = e4m3_values();
   return packed_rows<kNvfp4Block>(codes.data.data(), block_scales.data.data(), columns,
                                   [=](uint8_t code) { return fl_mul((*values)[code], global_scale); });
 }

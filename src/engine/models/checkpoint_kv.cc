@@ -1,9 +1,7 @@
 #include "engine/models/checkpoint_kv.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
-#include <system_error>
 #include <utility>
 
 #include <fmt/format.h>
@@ -12,6 +10,7 @@
 #include "engine/cache/kv_layers.h"
 #include "engine/loader/printable.h"
 #include "engine/loader/weight_rows.h"
+#include "engine/models/layer_name.h"
 
 namespace kvant::engine {
 namespace {
@@ -73,19 +72,12 @@ struct ScaleName {
 
 /// Layer, module and leaf of "model.layers.3.self_attn.k_proj.k_scale"; nothing for names without a layer.
 std::optional<ScaleName> parse_name(std::string_view name) {
-  constexpr std::string_view kLayers = "layers.";
-  const size_t at = name.find(kLayers);
-  if (at == std::string_view::npos || (at > 0 && name[at - 1] != '.')) return std::nullopt;
-  ScaleName out;
-  const char* first = name.data() + at + kLayers.size();
-  const auto [end, error] = std::from_chars(first, name.data() + name.size(), out.layer);
-  if (error != std::errc() || end == first || end == name.data() + name.size() || *end != '.') return std::nullopt;
-  const std::string_view rest = name.substr(static_cast<size_t>(end + 1 - name.data()));
+  const std::optional<LayerName> found = parse_layer_name(name);
+  if (!found || !found->rest.starts_with('.')) return std::nullopt;
+  const std::string_view rest = found->rest.substr(1);
   const size_t dot = rest.rfind('.');
   if (dot == std::string_view::npos) return std::nullopt;
-  out.module = rest.substr(0, dot);
-  out.leaf = rest.substr(dot + 1);
-  return out;
+  return ScaleName{.layer = found->layer, .module = rest.substr(0, dot), .leaf = rest.substr(dot + 1)};
 }
 
 /// Whether a tensor can only be meant as a scale of the cache. Scales of weights and of their inputs are not.
@@ -143,13 +135,12 @@ class Collector {
                           "without it would be wrong",
                           printable(tensor.name))};
     }
-    const int32_t heads = config_.layers[static_cast<size_t>(name.layer)].num_kv_heads;
+    const LayerConfig& layer = config_.layers[static_cast<size_t>(name.layer)];
     Slot& slot = layers_[static_cast<size_t>(name.layer)];
     switch (form->role) {
       case Role::kIgnored: return {};
       case Role::kQuery: {
-        KVANT_RETURN_IF_ERROR(
-            read_values(tensor, name.layer, config_.layers[static_cast<size_t>(name.layer)].num_q_heads));
+        KVANT_RETURN_IF_ERROR(read_values(tensor, name.layer, layer.num_q_heads));
         ++num_query_scales_;
         return {};
       }
@@ -157,7 +148,7 @@ class Collector {
       case Role::kValue:
       case Role::kBoth: break;
     }
-    KVANT_ASSIGN_OR_RETURN(const std::vector<float> values, read_values(tensor, name.layer, heads));
+    KVANT_ASSIGN_OR_RETURN(const std::vector<float> values, read_values(tensor, name.layer, layer.num_kv_heads));
     if (form->role != Role::kValue) {
       KVANT_RETURN_IF_ERROR(put(tensor, name.layer, values, "K", slot.k, slot.k_name));
       ++slot.k_tensors;

@@ -61,6 +61,13 @@ Result<float> FolderWeights::scalar(std::string_view name) const {
   return values[0];
 }
 
+Result<WeightView> FolderWeights::plain_view(const SafetensorsTensor& tensor, std::string name, int64_t rows,
+                                             int64_t columns, int64_t first_row) const {
+  auto read = float_rows(tensor, columns, first_row);
+  if (!read) return failure(read.error().code(), fmt::format("{}: {}", folder_.name(), read.error().message()));
+  return WeightView{.name = std::move(name), .rows = rows, .columns = columns, .read = *std::move(read)};
+}
+
 Result<WeightView> FolderWeights::matrix(std::string_view name, int64_t rows, int64_t columns) const {
   const SafetensorsTensor* found = folder_.find_tensor(name);
   // Static scales of activations: kvant multiplies in higher precision and needs none.
@@ -72,27 +79,20 @@ Result<WeightView> FolderWeights::matrix(std::string_view name, int64_t rows, in
   if (found != nullptr && found->type == SafetensorsType::kU8) return nvfp4_matrix(name, rows, columns);
   const int64_t shape[] = {rows, columns};
   KVANT_ASSIGN_OR_FAIL(found, tensor(name, shape));
-  auto read = float_rows(*found, columns);
-  if (!read) return failure(read.error().code(), fmt::format("{}: {}", folder_.name(), read.error().message()));
-  return WeightView{.name = std::string(name), .rows = rows, .columns = columns, .read = *std::move(read)};
+  return plain_view(*found, std::string(name), rows, columns);
 }
 
 Result<WeightView> FolderWeights::vector(std::string_view name, int64_t size) const {
   const int64_t shape[] = {size};
   KVANT_ASSIGN_OR_FAIL(const SafetensorsTensor* found, tensor(name, shape));
-  auto read = float_rows(*found, size);
-  if (!read) return failure(read.error().code(), fmt::format("{}: {}", folder_.name(), read.error().message()));
-  return WeightView{.name = std::string(name), .rows = 1, .columns = size, .read = *std::move(read)};
+  return plain_view(*found, std::string(name), 1, size);
 }
 
 Result<WeightView> FolderWeights::matrix_of(std::string_view name, int64_t index, int64_t count, int64_t rows,
                                             int64_t columns) const {
   const int64_t shape[] = {count, rows, columns};
   KVANT_ASSIGN_OR_FAIL(const SafetensorsTensor* found, tensor(name, shape));
-  auto read = float_rows(*found, columns, index * rows);
-  if (!read) return failure(read.error().code(), fmt::format("{}: {}", folder_.name(), read.error().message()));
-  return WeightView{
-      .name = fmt::format("{}[{}]", name, index), .rows = rows, .columns = columns, .read = *std::move(read)};
+  return plain_view(*found, fmt::format("{}[{}]", name, index), rows, columns, index * rows);
 }
 
 Result<WeightView> FolderWeights::fp8_matrix(std::string_view name, int64_t rows, int64_t columns) const {

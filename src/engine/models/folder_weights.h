@@ -44,6 +44,9 @@ class FolderWeights {
  private:
   Result<const SafetensorsTensor*> tensor(std::string_view name, std::span<const int64_t> shape) const;
   Result<float> scalar(std::string_view name) const;
+  /// Rows of a tensor in 16 or 32 bits, from `first_row` of its flattened form on.
+  Result<WeightView> plain_view(const SafetensorsTensor& tensor, std::string name, int64_t rows, int64_t columns,
+                                int64_t first_row = 0) const;
   Result<WeightView> fp8_matrix(std::string_view name, int64_t rows, int64_t columns) const;
   Result<WeightView> nvfp4_matrix(std::string_view name, int64_t rows, int64_t columns) const;
 

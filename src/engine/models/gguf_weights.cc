@@ -16,9 +16,6 @@
 namespace kvant::engine {
 namespace {
 
-constexpr size_t kSampleBytes = 64;
-constexpr size_t kSamplesPerTensor = 4;
-
 void add_value(Hasher& hasher, const GgufValue& value) {
   hasher.add_value(value.index());
   std::visit(
@@ -100,9 +97,7 @@ std::string hash_model(const GgufFile& file) {
     hasher.add(tensor.name);
     hasher.add_value(tensor.type);
     hasher.add_value(tensor.data.size());
-    const size_t stride = std::max(kSampleBytes, tensor.data.size() / kSamplesPerTensor);
-    for (size_t offset = 0; offset < tensor.data.size(); offset += stride)
-      hasher.add(tensor.data.subspan(offset, std::min(kSampleBytes, tensor.data.size() - offset)));
+    hasher.add_samples(tensor.data);
   }
   return hasher.hex();
 }

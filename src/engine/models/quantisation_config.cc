@@ -1,8 +1,6 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
-#include <charconv>
-#include <system_error>
 #include <utility>
 
 #include <fmt/format.h>
@@ -11,6 +9,7 @@
 
 #include "engine/loader/printable.h"
 #include "engine/models/checkpoint_kv.h"
+#include "engine/models/layer_name.h"
 
 namespace kvant::engine {
 namespace {
@@ -64,18 +63,6 @@ Status read_kv_scheme(const JsonObject& json, std::optional<KvFormat>& format, s
   return {};
 }
 
-/// The layer of "model.layers.12.self_attn".
-std::optional<int32_t> layer_of(std::string_view module) {
-  constexpr std::string_view kLayers = "layers.";
-  const size_t at = module.find(kLayers);
-  if (at == std::string_view::npos || (at > 0 && module[at - 1] != '.')) return std::nullopt;
-  int32_t layer = 0;
-  const char* first = module.data() + at + kLayers.size();
-  const auto [end, error] = std::from_chars(first, module.data() + module.size(), layer);
-  if (error != std::errc() || end == first || layer < 0) return std::nullopt;
-  return layer;
-}
-
 /// Schemes of single layers in "quantized_layers" of mixed precision.
 Status read_layer_schemes(const JsonObject& json, int32_t num_layers, QuantisationConfig& out) {
   KVANT_ASSIGN_OR_RETURN(const auto layers, json.find_object("quantized_layers"));
@@ -88,15 +75,15 @@ Status read_layer_schemes(const JsonObject& json, int32_t num_layers, Quantisati
     KVANT_RETURN_IF_ERROR(read_kv_scheme(entry, format, unknown));
     if (!unknown.empty()) out.unknown_kv = fmt::format("{} of '{}'", unknown, printable(module));
     if (!format) continue;
-    const std::optional<int32_t> layer = layer_of(module);
-    if (!layer || *layer >= num_layers)
+    const std::optional<LayerName> found = parse_layer_name(module);
+    if (!found || found->layer >= num_layers)
       return {StatusCode::kDataLoss, fmt::format("{}: '{}' has a KV scheme but is none of the model's {} layers",
                                                  layers->name(), printable(module), num_layers)};
     out.layer_kv_formats.resize(static_cast<size_t>(num_layers));
-    std::optional<KvFormat>& slot = out.layer_kv_formats[static_cast<size_t>(*layer)];
+    std::optional<KvFormat>& slot = out.layer_kv_formats[static_cast<size_t>(found->layer)];
     if (slot && *slot != *format)
-      return {StatusCode::kDataLoss, fmt::format("{}: layer {} has the KV schemes {} and {}", layers->name(), *layer,
-                                                 attn::to_string(*slot), attn::to_string(*format))};
+      return {StatusCode::kDataLoss, fmt::format("{}: layer {} has the KV schemes {} and {}", layers->name(),
+                                                 found->layer, attn::to_string(*slot), attn::to_string(*format))};
     slot = format;
   }
   return {};

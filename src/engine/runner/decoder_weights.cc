@@ -6,26 +6,11 @@
 
 #include <fmt/format.h>
 
+#include "engine/models/weight_views.h"
 #include "engine/runner/gate.h"
 
 namespace kvant::engine {
 namespace {
-
-/// Stacks weights with the same input: rows of the first, then rows of the second, and so on.
-ops::WeightRows stacked(std::vector<const WeightView*> parts) {
-  return [parts = std::move(parts)](int64_t begin, int64_t end, float* out) {
-    int64_t first = 0;
-    for (const WeightView* part : parts) {
-      const int64_t from = std::clamp(begin - first, int64_t{0}, part->rows);
-      const int64_t to = std::clamp(end - first, int64_t{0}, part->rows);
-      if (from < to) {
-        part->read(from, to, out);
-        out += (to - from) * part->columns;
-      }
-      first += part->rows;
-    }
-  };
-}
 
 /// Of every expert `size` rows of gate, then as many of up.
 ops::WeightRows paired(const WeightView& gate, const WeightView& up, int64_t size) {
@@ -48,24 +33,18 @@ class Loader {
       : format_(format), max_rows_(max_rows), stream_(stream), context_(context) {}
 
   Result<std::unique_ptr<ops::Linear>> linear(std::initializer_list<const WeightView*> parts) {
-    int64_t rows = 0;
-    for (const WeightView* part : parts) rows += part->rows;
-    const WeightView& first = **parts.begin();
-    auto out = ops::Linear::create(format_, rows, first.columns, stacked(parts), max_rows_, stream_, &context_);
-    if (!out) return failure(out.error().code(), fmt::format("tensor '{}': {}", first.name, out.error().message()));
+    std::vector<WeightView> views;
+    for (const WeightView* part : parts) views.push_back(*part);
+    const WeightView all = stacked((*parts.begin())->name, std::move(views));
+    auto out = ops::Linear::create(format_, all.rows, all.columns, all.read, max_rows_, stream_, &context_);
+    if (!out) return failure(out.error().code(), fmt::format("tensor '{}': {}", all.name, out.error().message()));
     bytes_ += (*out)->weight_bytes();
     return out;
   }
 
   /// Vectors one after the other; those that the model does not have add nothing.
   Result<DeviceBuffer> vectors(std::initializer_list<const WeightView*> parts) const {
-    std::vector<float> values;
-    for (const WeightView* part : parts) {
-      if (!part->present()) continue;
-      values.resize(values.size() + static_cast<size_t>(part->columns));
-      part->read(0, 1, values.data() + values.size() - static_cast<size_t>(part->columns));
-    }
-    return upload(values, "weights", stream_);
+    return upload(values(parts, 1), "weights", stream_);
   }
   Result<std::unique_ptr<ops::Experts>> experts(const LayerConfig& layer, const LayerWeights& weights) {
     auto out =

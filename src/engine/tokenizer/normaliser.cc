@@ -29,7 +29,15 @@ std::string normal_form(std::string_view text, int options) {
   return out;
 }
 
-std::string replaced(std::string_view text, std::string_view from, std::string_view to) {
+bool is_space(uint32_t code_point) {
+  return (code_point >= 0x9 && code_point <= 0xD) || code_point == 0x20 || code_point == 0x85 || code_point == 0xA0 ||
+         code_point == 0x1680 || (code_point >= 0x2000 && code_point <= 0x200A) || code_point == 0x2028 ||
+         code_point == 0x2029 || code_point == 0x202F || code_point == 0x205F || code_point == 0x3000;
+}
+
+}  // namespace
+
+std::string replace_all(std::string_view text, std::string_view from, std::string_view to) {
   std::string out;
   if (from.empty()) return std::string(text);
   while (true) {
@@ -40,14 +48,6 @@ std::string replaced(std::string_view text, std::string_view from, std::string_v
     text.remove_prefix(at + from.size());
   }
 }
-
-bool is_space(uint32_t code_point) {
-  return (code_point >= 0x9 && code_point <= 0xD) || code_point == 0x20 || code_point == 0x85 || code_point == 0xA0 ||
-         code_point == 0x1680 || (code_point >= 0x2000 && code_point <= 0x200A) || code_point == 0x2028 ||
-         code_point == 0x2029 || code_point == 0x202F || code_point == 0x205F || code_point == 0x3000;
-}
-
-}  // namespace
 
 size_t leading_space(std::string_view text) {
   size_t length = 0;
@@ -84,7 +84,7 @@ std::string normalise(std::string_view text, std::span<const NormaliseStep> step
         if (!out.empty() && (at_start || !step.only_at_start) && !(step.unless_there && out.starts_with(step.to)))
           out.insert(0, step.to);
         break;
-      case Kind::kReplace: out = replaced(out, step.from, step.to); break;
+      case Kind::kReplace: out = replace_all(out, step.from, step.to); break;
       case Kind::kStripLeft: out.erase(0, leading_space(out)); break;
       case Kind::kStripRight: out.resize(out.size() - trailing_space(out)); break;
     }

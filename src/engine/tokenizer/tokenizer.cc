@@ -28,8 +28,6 @@ constexpr std::string_view kEndOfTurnNames[] = {"<|im_end|>",           "<|eot_i
                                                 "<|endoftext|>",        "<|end_of_text|>", "<end_of_turn>",
                                                 "<｜end▁of▁sentence｜>"};
 
-constexpr std::string_view kUnderline = "\u2581";
-
 using IdMap = std::unordered_map<std::string_view, int32_t>;
 
 Result<std::optional<int32_t>> checked_id(std::string_view what, std::optional<int64_t> id, size_t vocabulary_size) {
@@ -41,19 +39,18 @@ Result<std::optional<int32_t>> checked_id(std::string_view what, std::optional<i
   return std::optional<int32_t>(static_cast<int32_t>(*id));
 }
 
-/// "left right" as two tokens.
+/// "left right" as two tokens, line by line.
 Result<std::vector<std::pair<std::string, std::string>>> split_merges(const std::vector<std::string>& merges) {
   std::vector<std::pair<std::string, std::string>> pairs;
   pairs.reserve(merges.size());
   for (size_t rank = 0; rank < merges.size(); ++rank) {
-    const std::string_view line = merges[rank];
-    const size_t space = line.find(' ');
-    if (space == std::string_view::npos || space == 0 || space + 1 == line.size()) {
+    auto pair = split_merge(merges[rank]);
+    if (!pair) {
       return failure(StatusCode::kDataLoss,
                      fmt::format("tokenizer: merge {} is '{}', needed are two tokens with a space between", rank,
-                                 printable(line)));
+                                 printable(merges[rank])));
     }
-    pairs.emplace_back(line.substr(0, space), line.substr(space + 1));
+    pairs.push_back(*std::move(pair));
   }
   return pairs;
 }
@@ -89,7 +86,7 @@ bool is_ordinary_text(std::string_view token) {
   if (utf8_step(token).length == token.size()) return true;
   std::string_view rest = token;
   while (!rest.empty() && (rest.starts_with(kUnderline) || leading_space(rest) > 0))
-    rest.remove_prefix(rest.starts_with(kUnderline) ? kUnderline.size() : leading_space(rest));
+    rest.remove_prefix(rest.starts_with(kUnderline) ? std::string_view(kUnderline).size() : leading_space(rest));
   if (rest.empty()) return true;
   if (!token.starts_with('<') || !token.ends_with('>')) return false;
   token = token.substr(1, token.size() - 2);
@@ -104,16 +101,6 @@ std::optional<uint8_t> byte_of_spelling(std::string_view token) {
   const auto [end, error] = std::from_chars(token.data() + 3, token.data() + 5, value, 16);
   if (error != std::errc() || end != token.data() + 5) return std::nullopt;
   return value;
-}
-
-std::string with_spaces(std::string_view token) {
-  std::string out;
-  for (size_t at = 0; at < token.size();) {
-    const bool underline = token.substr(at).starts_with(kUnderline);
-    out += underline ? ' ' : token[at];
-    at += underline ? kUnderline.size() : 1;
-  }
-  return out;
 }
 
 }  // namespace
@@ -235,7 +222,7 @@ void Tokenizer::Impl::read_vocabulary(TokenizerData& data) {
       decoded = std::string(1, static_cast<char>(*byte));
       if (id_of_byte[*byte] < 0) id_of_byte[*byte] = static_cast<int32_t>(i);
     }
-    if (!decoded) decoded = rules.spaces_as_underlines ? with_spaces(spelling[i]) : spelling[i];
+    if (!decoded) decoded = rules.spaces_as_underlines ? replace_all(spelling[i], kUnderline, " ") : spelling[i];
     bytes.push_back(*std::move(decoded));
   }
   // Views into `bytes` and `spelling`, which do not change from here on.

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -10,6 +11,9 @@
 #include "kvant/core/status.h"
 
 namespace kvant::engine {
+
+/// U+2581, which stands for a space in SentencePiece's tokens.
+inline constexpr const char* kUnderline = "\u2581";
 
 /// A token that is found in text as it stands, before anything else happens to the text.
 struct AddedToken {
@@ -57,6 +61,9 @@ struct TokenizerData {
 
 /// Rules of a tokenizer that is described by names. Unknown names are refused.
 Result<TokenizerRules> rules_of_names(const TokenizerData& data);
+
+/// "left right" as two tokens; nothing when it is not that.
+std::optional<std::pair<std::string, std::string>> split_merge(std::string_view line);
 
 /// Merges that give what SentencePiece gives by scores: every pair of tokens that joins to a token, the best score
 /// first, then the longer left and right part.

@@ -17,11 +17,6 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr int64_t kMostTokens = int64_t{1} << 24;
-constexpr int kDeepestSequence = 4;
-
-Status unsupported(const JsonObject& json, std::string_view what) {
-  return {StatusCode::kUnsupported, fmt::format("{}: {} is not supported", json.name(), what)};
-}
 
 /// Puts a token at its id, with room for the ids before it.
 Status place(const JsonObject& json, const std::string& token, int64_t id, int64_t type, TokenizerData& data) {
@@ -68,10 +63,8 @@ Status read_merges(const JsonObject& model, TokenizerData& data) {
   data.merge_pairs.reserve(merges.size());
   for (const Json& merge : merges) {
     if (merge.is_string()) {
-      const std::string& line = merge.get_ref<const std::string&>();
-      const size_t space = line.find(' ');
-      if (space != std::string::npos && space > 0 && space + 1 < line.size()) {
-        data.merge_pairs.emplace_back(line.substr(0, space), line.substr(space + 1));
+      if (auto pair = split_merge(merge.get_ref<const std::string&>())) {
+        data.merge_pairs.push_back(*std::move(pair));
         continue;
       }
     } else if (merge.is_array() && merge.size() == 2 && merge[0].is_string() && merge[1].is_string()) {
@@ -147,7 +140,7 @@ Status read_decoder(const JsonObject& json, int depth, TokenizerRules& rules) {
     KVANT_ASSIGN_OR_RETURN(const JsonObject pattern, json.object("pattern"));
     KVANT_ASSIGN_OR_RETURN(const std::string from, pattern.text_or("String", ""));
     KVANT_ASSIGN_OR_RETURN(const std::string to, json.text("content"));
-    if (from != "\u2581" || to != " ")
+    if (from != kUnderline || to != " ")
       return unsupported(json, "a decoder that replaces anything but U+2581 by a space");
     rules.spaces_as_underlines = true;
     return {};

@@ -11,13 +11,6 @@ namespace kvant::engine {
 
 namespace {
 
-constexpr int kDeepestSequence = 4;
-constexpr const char* kUnderline = "\u2581";
-
-Status unsupported(const JsonObject& json, std::string_view what) {
-  return {StatusCode::kUnsupported, fmt::format("{}: {} is not supported", json.name(), what)};
-}
-
 /// A text as an expression that matches just it.
 std::string escaped(std::string_view text) {
   std::string out;

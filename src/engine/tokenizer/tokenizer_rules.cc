@@ -11,8 +11,6 @@ namespace kvant::engine {
 
 namespace {
 
-constexpr const char* kUnderline = "\u2581";
-
 TokenizerRules sentencepiece_rules(const TokenizerData& data) {
   TokenizerRules rules{.name = "sentencepiece",
                        .text = {},
@@ -26,10 +24,6 @@ TokenizerRules sentencepiece_rules(const TokenizerData& data) {
     rules.text.normalise.push_back({.kind = NormaliseStep::Kind::kPrepend, .from = {}, .to = kUnderline});
   rules.text.normalise.push_back({.kind = NormaliseStep::Kind::kReplace, .from = " ", .to = kUnderline});
   return rules;
-}
-
-size_t num_characters(std::string_view text) {
-  return static_cast<size_t>(std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; }));
 }
 
 }  // namespace
@@ -53,6 +47,12 @@ Result<TokenizerRules> rules_of_names(const TokenizerData& data) {
                         .adds_bos = named.adds_bos};
 }
 
+std::optional<std::pair<std::string, std::string>> split_merge(std::string_view line) {
+  const size_t space = line.find(' ');
+  if (space == std::string_view::npos || space == 0 || space + 1 == line.size()) return std::nullopt;
+  return std::pair(std::string(line.substr(0, space)), std::string(line.substr(space + 1)));
+}
+
 std::vector<std::pair<std::string, std::string>> merges_from_scores(const TokenizerData& data) {
   std::unordered_map<std::string_view, int32_t> ids;
   ids.reserve(data.tokens.size());
@@ -71,12 +71,12 @@ std::vector<std::pair<std::string, std::string>> merges_from_scores(const Tokeni
     const std::string_view token = data.tokens[id];
     // A token that stands twice merges once.
     if (const auto first = ids.find(token); first->second != static_cast<int32_t>(id)) continue;
-    const size_t begin = candidates.size(), length = num_characters(token);
+    const size_t begin = candidates.size(), length = utf8_count(token);
     for (size_t cut = 1; cut < token.size(); ++cut) {
       if ((token[cut] & 0xC0) == 0x80) continue;
       const auto left = ids.find(token.substr(0, cut)), right = ids.find(token.substr(cut));
       if (left == ids.end() || right == ids.end()) continue;
-      const size_t left_length = num_characters(left->first);
+      const size_t left_length = utf8_count(left->first);
       candidates.push_back(
           {data.scores[id], left_length, length - left_length, left->first, right->first, left->second, right->second});
     }

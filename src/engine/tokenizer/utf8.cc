@@ -1,5 +1,7 @@
 #include "engine/tokenizer/utf8.h"
 
+#include <algorithm>
+
 namespace kvant::engine {
 
 Utf8Step utf8_step(std::string_view bytes) {
@@ -49,6 +51,11 @@ size_t utf8_valid_prefix(std::string_view bytes) {
     at += step.length;
   }
   return at;
+}
+
+size_t utf8_count(std::string_view bytes) {
+  return static_cast<size_t>(
+      std::count_if(bytes.begin(), bytes.end(), [](char c) { return (static_cast<uint8_t>(c) & 0xC0) != 0x80; }));
 }
 
 }  // namespace kvant::engine

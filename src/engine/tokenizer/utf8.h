@@ -28,4 +28,7 @@ void append_utf8(std::string& out, uint32_t code_point);
 /// Length of the longest valid prefix.
 size_t utf8_valid_prefix(std::string_view bytes);
 
+/// Characters that begin in the bytes, which may hold invalid parts.
+size_t utf8_count(std::string_view bytes);
+
 }  // namespace kvant::engine

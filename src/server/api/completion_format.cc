@@ -1,8 +1,8 @@
 #include "server/api/completion_format.h"
 
-#include <algorithm>
 #include <utility>
 
+#include "engine/tokenizer/utf8.h"
 #include "server/api/logprobs_json.h"
 
 namespace kvant::server {
@@ -10,10 +10,7 @@ namespace kvant::server {
 CompletionFormat::CompletionFormat(const engine::Engine& engine, AnswerIdentity identity,
                                    std::vector<std::string> echoes, bool logprobs)
     : engine_(engine), identity_(std::move(identity)), echoes_(std::move(echoes)), logprobs_(logprobs) {
-  for (const std::string& echo : echoes_) {
-    offsets_.push_back(
-        std::count_if(echo.begin(), echo.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }));
-  }
+  for (const std::string& echo : echoes_) offsets_.push_back(static_cast<int64_t>(engine::utf8_count(echo)));
 }
 
 Json CompletionFormat::head(bool /*chunk*/) const {

@@ -5,20 +5,12 @@
 
 #include <fmt/format.h>
 
+#include "engine/tokenizer/utf8.h"
+
 namespace kvant::server {
 namespace {
 
 constexpr double kLowest = -9999.0;
-
-bool is_utf8(std::string_view bytes) {
-  // The JSON library's own check: strict dumping refuses anything else.
-  try {
-    static_cast<void>(Json(std::string(bytes)).dump());
-    return true;
-  } catch (const Json::exception&) {
-    return false;
-  }
-}
 
 Json bytes_of(std::string_view bytes) {
   Json out = Json::array();
@@ -31,16 +23,10 @@ Json chat_token(const engine::Engine& engine, const engine::TokenLogprob& item) 
   return {{"token", token_name(bytes)}, {"logprob", finite_logprob(item.logprob)}, {"bytes", bytes_of(bytes)}};
 }
 
-/// Characters that begin in some bytes.
-int64_t count_characters(std::string_view bytes) {
-  return std::count_if(bytes.begin(), bytes.end(),
-                       [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; });
-}
-
 }  // namespace
 
 std::string token_name(std::string_view bytes) {
-  if (is_utf8(bytes)) return std::string(bytes);
+  if (engine::utf8_valid_prefix(bytes) == bytes.size()) return std::string(bytes);
   std::string out = "bytes:";
   for (const char byte : bytes) out += fmt::format("\\x{:02x}", static_cast<unsigned char>(byte));
   return out;
@@ -77,7 +63,7 @@ Json completion_logprobs(const engine::Engine& engine, const std::vector<engine:
     out["top_logprobs"].push_back(std::move(top));
     out["text_offset"].push_back(offset);
     const int32_t ids[] = {token.chosen.token};
-    offset += count_characters(engine.decode(ids));
+    offset += static_cast<int64_t>(engine::utf8_count(engine.decode(ids)));
   }
   return out;
 }

@@ -20,6 +20,12 @@ size_t overlap(std::string_view text, std::string_view marker) {
   return length;
 }
 
+/// Bytes of `text` from `marker` on, or from what may become one.
+size_t held_from(std::string_view text, std::string_view marker) {
+  const size_t at = text.find(marker);
+  return at == std::string_view::npos ? overlap(text, marker) : text.size() - at;
+}
+
 bool read_call(const Json& json, ToolCall& call) {
   if (!json.is_object() || !json.contains("name") || !json["name"].is_string()) return false;
   call.name = json["name"].get<std::string>();
@@ -49,16 +55,8 @@ std::string ToolCallParser::take_text() {
   size_t keep = 0;
   switch (style_) {
     case engine::ToolCallStyle::kNone: break;
-    case engine::ToolCallStyle::kTagged: {
-      const size_t at = held_.find(kOpen);
-      keep = at == std::string::npos ? overlap(held_, kOpen) : held_.size() - at;
-      break;
-    }
-    case engine::ToolCallStyle::kListed: {
-      const size_t at = held_.find(kList);
-      keep = at == std::string::npos ? overlap(held_, kList) : held_.size() - at;
-      break;
-    }
+    case engine::ToolCallStyle::kTagged: keep = held_from(held_, kOpen); break;
+    case engine::ToolCallStyle::kListed: keep = held_from(held_, kList); break;
     case engine::ToolCallStyle::kBare: {
       const size_t first = held_.find_first_not_of(kSpace);
       plain_ = plain_ || (first != std::string::npos && held_[first] != '{');

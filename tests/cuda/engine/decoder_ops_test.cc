@@ -46,6 +46,20 @@ class CudaDecoderOps : public kvant::testing::CudaStreamTest {
     return out;
   }
 
+  /// A token for every row of logits, one draw each.
+  std::vector<int32_t> draw(const DeviceSampler& sampler, const DeviceBuffer& logits, int32_t vocabulary,
+                            const std::vector<Draw>& draws) {
+    const DeviceBuffer how = send(draws), out = send(std::vector<int32_t>(draws.size(), -1));
+    const Status status = sampler.run({.logits = logits.as<float>(),
+                                       .num_rows = std::ssize(draws),
+                                       .vocabulary = vocabulary,
+                                       .draws = how.as<Draw>(),
+                                       .out = out.as<int32_t>()},
+                                      stream());
+    EXPECT_TRUE(status.ok()) << status.to_string();
+    return read<int32_t>(out);
+  }
+
   void check_qkv(int32_t q_heads, int32_t kv_heads, int32_t dim_k, int32_t dim_v, int32_t rope_dim, bool bias,
                  bool norm, RopePairs pairs);
 
@@ -278,21 +292,12 @@ TEST_F(CudaDecoderOps, DrawTheMostLikelyTokenLikeTheCpu) {
     std::fill(row(3), row(4), NAN);
     *row(4) = NAN;
     *(row(5) - 1) = kInf;
-    const DeviceBuffer device = send(logits), out = send(std::vector<int32_t>(kRows, -1));
+    const DeviceBuffer device = send(logits);
     auto sampler = DeviceSampler::create(8, stream());
     ASSERT_TRUE(sampler) << sampler.error().to_string();
-    const DeviceBuffer draws = send(std::vector<Draw>(kRows));
     // Twice: the second call finds what the first left behind.
     for (int repeat = 0; repeat < 2; ++repeat) {
-      ASSERT_TRUE(sampler
-                      ->run({.logits = device.as<float>(),
-                             .num_rows = kRows,
-                             .vocabulary = vocabulary,
-                             .draws = draws.as<Draw>(),
-                             .out = out.as<int32_t>()},
-                            stream())
-                      .ok());
-      const std::vector<int32_t> got = read<int32_t>(out);
+      const std::vector<int32_t> got = draw(*sampler, device, vocabulary, std::vector<Draw>(kRows));
       for (int r = 0; r < kRows; ++r)
         EXPECT_EQ(got[static_cast<size_t>(r)], ops::argmax({&*row(r), static_cast<size_t>(vocabulary)}))
             << "row " << r << " of " << vocabulary;
@@ -329,7 +334,7 @@ TEST_P(CudaDraw, HasTheDistributionOfTheCpu) {
 
   std::vector<float> logits;
   for (int r = 0; r < kRows; ++r) logits.insert(logits.end(), row.begin(), row.end());
-  const DeviceBuffer device = send(logits), out = send(std::vector<int32_t>(kRows, -1));
+  const DeviceBuffer device = send(logits);
   auto sampler = DeviceSampler::create(kRows, stream());
   ASSERT_TRUE(sampler) << sampler.error().to_string();
   std::vector<int64_t> counts(static_cast<size_t>(vocabulary), 0);
@@ -343,16 +348,7 @@ TEST_P(CudaDraw, HasTheDistributionOfTheCpu) {
                                        .top_k = GetParam().params.top_k,
                                        .top_p = GetParam().params.top_p,
                                        .min_p = GetParam().params.min_p};
-    const DeviceBuffer how = send(draws);
-    ASSERT_TRUE(sampler
-                    ->run({.logits = device.as<float>(),
-                           .num_rows = kRows,
-                           .vocabulary = vocabulary,
-                           .draws = how.as<Draw>(),
-                           .out = out.as<int32_t>()},
-                          stream())
-                    .ok());
-    const std::vector<int32_t> got = read<int32_t>(out);
+    const std::vector<int32_t> got = draw(*sampler, device, vocabulary, draws);
     if (round == 0) first = got;
     // The last round repeats the first: the same seeds and steps give the same tokens.
     if (round == kRounds) {
@@ -402,27 +398,17 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST_F(CudaDecoderOps, DrawOneOfEqualLogits) {
   constexpr int kRows = 64, kVocabulary = 1000;
-  const DeviceBuffer device = send(std::vector<float>(kRows * kVocabulary, 2.5f)),
-                     out = send(std::vector<int32_t>(kRows, -1));
+  const DeviceBuffer device = send(std::vector<float>(kRows * kVocabulary, 2.5f));
   std::vector<Draw> draws(kRows);
   for (int r = 0; r < kRows; ++r) {
     draws[static_cast<size_t>(r)] = {.seed = static_cast<uint64_t>(r), .temperature = 1.0f};
     if (r % 3 == 1) draws[static_cast<size_t>(r)].top_k = 7;
     if (r % 3 == 2) draws[static_cast<size_t>(r)].top_p = 0.0035f;  // Four tokens.
   }
-  const DeviceBuffer how = send(draws);
   auto sampler = DeviceSampler::create(kRows, stream());
   ASSERT_TRUE(sampler) << sampler.error().to_string();
-  ASSERT_TRUE(sampler
-                  ->run({.logits = device.as<float>(),
-                         .num_rows = kRows,
-                         .vocabulary = kVocabulary,
-                         .draws = how.as<Draw>(),
-                         .out = out.as<int32_t>()},
-                        stream())
-                  .ok());
   std::array<std::set<int32_t>, 3> seen;
-  const std::vector<int32_t> got = read<int32_t>(out);
+  const std::vector<int32_t> got = draw(*sampler, device, kVocabulary, draws);
   for (int r = 0; r < kRows; ++r) seen[static_cast<size_t>(r % 3)].insert(got[static_cast<size_t>(r)]);
   EXPECT_GT(seen[0].size(), 15u);
   EXPECT_LE(seen[1].size(), 7u);

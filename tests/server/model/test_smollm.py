@@ -1,8 +1,6 @@
 """Sense, not only form: a trained model answers through OpenAI's client."""
 
 import json
-import os
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -25,15 +23,8 @@ def test_chat_makes_sense(served) -> None:
     assert answer.choices[0].finish_reason == "stop"
 
 
-def test_run_says_the_same(served, smollm: Path, tmp_path: Path) -> None:
-    command = [os.environ["KVANT_BINARY"], "run", smollm, "--prompt", QUESTION, "--max-tokens", 40, "--json"]
-    result = subprocess.run(
-        [*map(str, command), "--kv", "nvfp4", "--context", "2048"],
-        capture_output=True,
-        check=True,
-        env=os.environ | {"KVANT_CACHE_DIR": str(tmp_path)},
-    )
-    run = json.loads(result.stdout)
+def test_run_says_the_same(served, smollm: Path, run_json: Callable) -> None:
+    run = run_json(smollm, "--prompt", QUESTION, "--max-tokens", 40, "--kv", "nvfp4", "--context", 2048)
     body = {"messages": [{"role": "user", "content": QUESTION}], "temperature": 0, "max_tokens": 40, "logprobs": True}
     choice = served.post("/v1/chat/completions", body).json["choices"][0]
     pieces = [served.post("/detokenize", {"tokens": [token]}).json["prompt"] for token in run["token_ids"]]

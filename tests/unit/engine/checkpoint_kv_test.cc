@@ -99,6 +99,11 @@ TEST(CheckpointKv, FindsScalesUnderEveryName) {
     expect_scales({{fmt::format("layers.{{}}.{}.kv_scale", module), {0.25f}}}, 0.25f, 0.25f, 2);
 }
 
+TEST(CheckpointKv, TakesNoNegativeLayer) {
+  EXPECT_THAT(error_of({{"layers.-1.self_attn.k_proj.k_scale", {0.02f}}}), HasSubstr("layers.-1"));
+  EXPECT_THAT(error_of({{"layers.-2147483648.self_attn.q_proj.q_scale", {0.02f}}}), HasSubstr("layers.-2147483648"));
+}
+
 TEST(CheckpointKv, CountsQueryScalesWithoutUsingThem) {
   const auto kv = read({{"layers.{}.self_attn.k_proj.k_scale", {0.02f}},
                         {"layers.{}.self_attn.v_proj.v_scale", {0.5f}},
