@@ -77,6 +77,27 @@ def test_scales_of_the_checkpoint_are_used_and_said(kvant: Callable, tmp_path: P
     assert "checkpoint (2 of 4 used)" in facts["kv_scale_source"]
 
 
+def test_auto_without_a_scheme_is_the_16_bit_type_of_the_checkpoint(kvant: Callable, tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "m", {"torch_dtype": "float16"})
+    write_tokenizer(folder)
+    facts, notices = answer(kvant, folder, "--kv", "auto")
+    assert (facts["kv_format"], facts["kv_scale_source"]) == ("f16", "none")
+    assert "KV scales" not in notices
+
+
+def test_plain_specs_take_the_scales_too(kvant: Callable, tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "m", {"quantization_config": FP8_CACHE}, weights() | kv_scales())
+    write_tokenizer(folder)
+    for kv in ("e4m3-plain", "nvfp4-plain"):
+        facts, notices = answer(kvant, folder, "--kv", kv)
+        assert facts["kv_format"].endswith(":cond=none:edges=none")
+        assert facts["kv_scale_source"] == "checkpoint (4 of 4 used)"
+        assert "KV scales: 4 of 4 used, from the checkpoint" in notices
+        result = kvant("inspect", "model", folder, "--kv", kv, "--json")
+        assert result.returncode == 0, result.stderr
+        assert json.loads(result.stdout)["kv_scales"]["used"] == 4
+
+
 def test_quantised_weights_mean_the_same_as_plain_ones(kvant: Callable, tmp_path: Path) -> None:
     plain = write_folder(tmp_path / "plain", tensors=weights())
     packed = write_folder(tmp_path / "packed", tensors=quantised(weights()))

@@ -1,5 +1,6 @@
 """`kvant inspect model` over Hugging Face folders: what it finds, and what it says would be refused."""
 
+import functools
 import json
 import os
 import subprocess
@@ -47,6 +48,27 @@ def test_refusals_have_a_reason_and_an_exit_code(kvant: Callable, tmp_path: Path
     result = kvant("inspect", "model", folder)
     assert result.returncode == 3
     assert "8 bits of type 'int'" in result.stderr
+
+
+MLA = {
+    "rank": ({"kv_lora_rank": 512}, "kv_lora_rank is 512"),
+    "model type": ({"model_type": "deepseek_v3"}, "model_type is 'deepseek_v3'"),
+    "class": ({"architectures": ["DeepseekV2ForCausalLM"], "kv_lora_rank": 256}, "kv_lora_rank is 256"),
+    "text model": ({"text_config": {"kv_lora_rank": 128}}, "text_config: kv_lora_rank is 128"),
+}
+
+
+@pytest.mark.parametrize("name", MLA)
+def test_latent_attention_is_refused_by_its_value(kvant: Callable, tmp_path: Path, name: str) -> None:
+    changes, text = MLA[name]
+    folder = write_folder(tmp_path / "m", {"quantization_config": FP8_CACHE} | changes, tensors={})
+    for args in (["inspect", "model", folder], ["run", folder, "--prompt", "x", "--kv", "nvfp4"]):
+        result = kvant(*args)
+        assert (result.returncode, result.stdout) == (3, "")
+        (line,) = result.stderr.splitlines()
+        assert text in line
+        assert "(MLA)" in line
+        assert "keys and values per head are needed: use a checkpoint of another family" in line
 
 
 NAN = float("nan")
@@ -97,6 +119,16 @@ def test_missing_shards_and_shapes_are_named(kvant: Callable, tmp_path: Path) ->
 
 
 GOOD = safetensors(weights())
+
+
+def with_header(old: bytes, new: bytes) -> bytes:
+    size = int.from_bytes(GOOD[:8], "little")
+    header = GOOD[8 : 8 + size]
+    assert old in header
+    header = header.replace(old, new)
+    return len(header).to_bytes(8, "little") + header + GOOD[8 + size :]
+
+
 BAD_FOLDERS = {
     "deep config": (b'{"a":' + b"[" * 5000, GOOD),
     "deep objects": (b'{"a":' * 5000, GOOD),
@@ -111,6 +143,9 @@ BAD_FOLDERS = {
     "no weights": (json.dumps(CONFIG).encode(), b""),
     "huge header": (json.dumps(CONFIG).encode(), b"\xff" * 7 + b"\x7f" + GOOD[8:]),
     "deep header": (json.dumps(CONFIG).encode(), (5004).to_bytes(8, "little") + b'{"a"' + b"[" * 5000),
+    "truncated header": (json.dumps(CONFIG).encode(), GOOD[:100]),
+    "header not UTF-8": (json.dumps(CONFIG).encode(), with_header(b"model.norm", b"\xff\xfe.norm")),
+    "huge offsets": (json.dumps(CONFIG).encode(), with_header(b"[0, 38400]", b"[0, %d]" % 2**63)),
     "huge shape": (
         json.dumps(CONFIG).encode(),
         safetensors({"a": ("F32", [2**63, 2**63], b"")}),
@@ -118,21 +153,40 @@ BAD_FOLDERS = {
 }
 
 
-@pytest.mark.parametrize("name", BAD_FOLDERS)
-def test_crafted_files_end_in_one_line_quickly_and_in_little_memory(tmp_path: Path, name: str) -> None:
-    config, model = BAD_FOLDERS[name]
-    (tmp_path / "config.json").write_bytes(config)
-    (tmp_path / "model.safetensors").write_bytes(model)
-    start = time.monotonic()
-    process = subprocess.Popen(
-        [os.environ["KVANT_BINARY"], "inspect", "model", str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
+MOST_SECONDS = 1.0
+MOST_MEMORY = 50_000_000
+
+
+def fails_alone(arguments: list[str]) -> tuple[str, int]:
+    """Error text and peak of resident memory, in bytes, of a run that must fail and print nothing else."""
+    process = subprocess.Popen([os.environ["KVANT_BINARY"], *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stderr is not None and process.stdout is not None
     error, output = process.stderr.read().decode(), process.stdout.read()
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     assert process.returncode in (1, 3), error
-    assert len(error.splitlines()) == 1, error
     assert output == b""
-    assert time.monotonic() - start < 5  # A second on a machine that does nothing else.
-    assert usage.ru_maxrss < 50 * 1024, f"{usage.ru_maxrss} KiB"
+    return error, usage.ru_maxrss * 1024
+
+
+@functools.cache
+def idle_peak() -> int:
+    """What the program takes to find that there is no file."""
+    return fails_alone(["inspect", "model", "/nowhere"])[1]
+
+
+@pytest.mark.parametrize("name", BAD_FOLDERS)
+def test_crafted_files_end_in_one_line_quickly_and_in_little_memory(tmp_path: Path, name: str) -> None:
+    config, model = BAD_FOLDERS[name]
+    (tmp_path / "config.json").write_bytes(config)
+    (tmp_path / "model.safetensors").write_bytes(model)
+    # Seconds are those of an idle machine: the best of three where others compute.
+    for _ in range(3):
+        start = time.monotonic()
+        error, peak = fails_alone(["inspect", "model", str(tmp_path)])
+        seconds = time.monotonic() - start
+        assert len(error.splitlines()) == 1, error
+        assert peak - idle_peak() < MOST_MEMORY, f"{peak} bytes"
+        if seconds < MOST_SECONDS:
+            return
+    raise AssertionError(f"{seconds} s")

@@ -49,6 +49,26 @@ DEEPSEEK_V3 = [
     r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"
     r"| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
 ]
+# Letters with a case, as they were when this tokenizer was made.
+CASED_LETTERS = (
+    "A-Za-z\u00b5\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u01ba\u01bc-\u01bf\u01c4-\u0293\u0295-\u02af\u0370-\u0373"
+    "\u0376\u0377\u037b-\u037d\u037f\u0386\u0388-\u038a\u038c\u038e-\u03a1\u03a3-\u03f5\u03f7-\u0481"
+    "\u048a-\u052f\u0531-\u0556\u10a0-\u10c5\u13a0-\u13f5\u13f8-\u13fd\u1c90-\u1cba\u1cbd-\u1cbf\u1d00-\u1d2b"
+    "\u1d6b-\u1d77\u1d79-\u1d9a\u1e00-\u1f15\u1f18-\u1f1d\u1f20-\u1f45\u1f48-\u1f4d\u1f50-\u1f57\u1f59\u1f5b"
+    "\u1f5d\u1f5f-\u1f7d\u1f80-\u1fb4\u1fb6-\u1fbc\u1fbe\u1fc2-\u1fc4\u1fc6-\u1fcc\u1fd0-\u1fd3\u1fd6-\u1fdb"
+    "\u1fe0-\u1fec\u1ff2-\u1ff4\u1ff6-\u1ffc\u2102\u2107\u210a-\u2113\u2115\u2119-\u211d\u2124\u2126\u2128"
+    "\u212a-\u212d\u212f-\u2134\u2139\u213c-\u213f\u2145-\u2149\u214e\u2183\u2184\u2c00-\u2c7b\u2c7e-\u2ce4"
+    "\u2ceb-\u2cee\u2cf2\u2cf3\ua640-\ua66d\ua680-\ua69b\ua722-\ua76f\ua771-\ua787\ua78b-\ua78e\uab70-\uabbf"
+    "\ufb00-\ufb06\ufb13-\ufb17\uff21-\uff3a\uff41-\uff5a\U00010400-\U0001044f\U000104b0-\U000104d3"
+    "\U000104d8-\U000104fb\U00010c80-\U00010cb2\U00010cc0-\U00010cf2\U000118a0-\U000118df\U0001e900-\U0001e943"
+)
+DEEPSEEK_LLM = [
+    r"[\r\n]",
+    rf"\s?[{CASED_LETTERS}]+",
+    "\\s?[!-/:-~\uff01-\uff0f\uff1a-\uff5e\u2018-\u201f\u3000-\u3002]+",
+    r"\s+$",
+    DEEPSEEK_CODER[-1],
+]
 PATTERNS = {
     "llama-bpe": [LLAMA3],
     "smaug-bpe": [LLAMA3],
@@ -64,12 +84,12 @@ HTML_TAG = re.compile(
     r"</?(a|b|blockquote|caption|code|em|h[1-6]|i|li|ol|p|s|strong|su[bp]|t[dhr]|table|tbody|tfoot|thead|u|ul)>"
 )
 UNKNOWN, CONTROL, USER_DEFINED = 2, 3, 4
+CUTS_ALONE = ("tekken", "gpt-4o", "deepseek-v3")
+CUTS_OVER = "ggml-vocab-llama-bpe.gguf"
 # Vocabularies of llama.cpp's tests that kvant refuses, and why.
 REFUSED = {
     "bert-bge": "WordPiece",
     "nomic-bert-moe": "Unigram",
-    "falcon": "digits are split after bytes are spelled",
-    "deepseek-llm": "its list of cased letters is that of an old Unicode",
 }
 
 
@@ -86,6 +106,13 @@ def pre_tokenizer(name: str) -> pre_tokenizers.PreTokenizer:
     if name == "deepseek-coder":
         stages = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in DEEPSEEK_CODER]
         return pre_tokenizers.Sequence([*stages, digits, byte_level(False)])
+    if name == "deepseek-llm":
+        stages = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in DEEPSEEK_LLM]
+        return pre_tokenizers.Sequence([*stages, digits, byte_level(False)])
+    if name == "falcon":
+        threes = pre_tokenizers.Split(Regex("[0-9][0-9][0-9]"), "isolated")
+        numbers = pre_tokenizers.Digits(individual_digits=False)
+        return pre_tokenizers.Sequence([pre_tokenizers.Punctuation("contiguous"), byte_level(True), numbers, threes])
     stages = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in PATTERNS[name]]
     return pre_tokenizers.Sequence([*stages, byte_level(False)])
 
@@ -210,6 +237,23 @@ def compare(tool: Path, model: Path, texts: list[str]) -> int:
     return differences
 
 
+def renamed(model: Path, name: str, folder: Path) -> Path:
+    """The same vocabulary under another pre-tokenizer's name."""
+    content = model.read_bytes()
+    key = b"tokenizer.ggml.pre" + struct.pack("<I", 8)
+    at = content.index(key) + len(key)
+    (length,) = struct.unpack_from("<Q", content, at)
+    path = folder / f"{name}-over-{model.name}"
+    path.write_bytes(content[:at] + struct.pack("<Q", len(name)) + name.encode() + content[at + 8 + length :])
+    return path
+
+
+def compare_cuts(tool: Path, model: Path, texts: list[str]) -> int:
+    """Pre-tokenizers whose own vocabularies are not in the folder, over another one."""
+    with tempfile.TemporaryDirectory() as folder:
+        return sum(compare(tool, renamed(model, name, Path(folder)), texts) for name in CUTS_ALONE)
+
+
 def vocabularies(folder: Path) -> list[Path]:
     name = "ggml-vocab-"
     found = sorted(path for path in folder.glob(f"{name}*.gguf"))
@@ -228,7 +272,11 @@ def main() -> int:
         return SKIPPED
     chosen = [path for model in arguments.models for path in (vocabularies(model) if model.is_dir() else [model])]
     texts = list(strings(arguments.count))
-    return 1 if sum(compare(arguments.tool, model, texts) for model in chosen) else 0
+    differences = sum(compare(arguments.tool, model, texts) for model in chosen)
+    for model in arguments.models:
+        if model.is_dir() and (model / CUTS_OVER).exists():
+            differences += compare_cuts(arguments.tool, model / CUTS_OVER, texts)
+    return 1 if differences else 0
 
 
 if __name__ == "__main__":

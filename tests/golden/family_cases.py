@@ -11,6 +11,7 @@ class Case:
     config: dict[str, Any]
     dtype: str = "BF16"
     mxfp4: bool = False
+    quantised: str = ""  # How matrices of layers are stored: a key of quantised_weights.FORMS
     gguf: bool = True  # GGUF files of such a model exist
 
 
@@ -86,6 +87,24 @@ QWEN3_MOE = config(
     tie_word_embeddings=False,
 )
 
+FP8_GROUP = {"num_bits": 8, "type": "float", "strategy": "channel", "symmetric": True, "dynamic": False}
+NVFP4_GROUP = {"num_bits": 4, "type": "float", "strategy": "tensor_group", "group_size": 16, "symmetric": True}
+
+
+def compressed_tensors(form: str, group: dict[str, Any]) -> dict[str, Any]:
+    groups = {"group_0": {"targets": ["Linear"], "weights": group}}
+    return {"quant_method": "compressed-tensors", "format": form, "config_groups": groups, "ignore": ["lm_head"]}
+
+
+def modelopt(algorithm: str) -> dict[str, Any]:
+    return {"quant_method": "modelopt", "quant_algo": algorithm, "ignore": ["lm_head"]}
+
+
+def quantised(form: str, settings: dict[str, Any]) -> Case:
+    config = llama(rope_theta=500000.0, quantization_config=settings)
+    return Case(f"llama_{form}", "llama", config, quantised=form, gguf=False)
+
+
 CASES = [
     Case("llama2_untied_f32", "llama", llama(tie_word_embeddings=False, num_key_value_heads=4), dtype="F32"),
     Case("llama3_scaled", "llama", llama(rope_theta=500000.0, rope_scaling=LLAMA3)),
@@ -150,4 +169,9 @@ CASES = [
             eos_token_id=2,
         ),
     ),
+    quantised("modelopt_fp8", modelopt("FP8")),
+    quantised("modelopt_nvfp4", modelopt("NVFP4")),
+    quantised("compressed_fp8", compressed_tensors("float-quantized", FP8_GROUP)),
+    quantised("compressed_nvfp4", compressed_tensors("nvfp4-pack-quantized", NVFP4_GROUP)),
+    quantised("block_fp8", {"quant_method": "fp8", "weight_block_size": [128, 128], "fmt": "e4m3"}),
 ]

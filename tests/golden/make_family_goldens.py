@@ -5,7 +5,7 @@ A file holds a config.json, how the values of every tensor follow from its name,
 exists, and samples of the logits. tests/support/family_golden.h makes the checkpoint from it. The model runs in fp64 on
 the values as the checkpoint's dtype rounds them, so that the goldens are exact to the digits written.
 
-    pip install torch transformers numpy
+    pip install torch transformers numpy ml_dtypes
     python3 tests/golden/make_family_goldens.py [CASE ...]
 """
 
@@ -19,10 +19,10 @@ import torch
 import transformers
 from family_cases import CASES, Case
 from family_gguf import gguf_model
+from quantised_weights import E2M1, meant, stored
 
 PROMPT, STEPS, SAMPLES = 20, 32, 8
 SALTS = 8
-E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6], dtype=np.float32)
 
 
 def mix(x: Any) -> Any:
@@ -43,8 +43,10 @@ def hashes(name: str, count: int) -> Any:
 def values(tensor: dict[str, Any], salt: str) -> Any:
     """The values that the checkpoint's file holds."""
     bits = hashes(salt + tensor["name"], int(np.prod(tensor["shape"])))
-    if tensor["dtype"] == "U8":
+    if tensor["dtype"] in ("U8", "F8_E4M3"):
         codes = tensor["offset"] + (bits >> np.uint32(8)) % np.uint32(tensor["scale"])
+        if tensor["dtype"] == "F8_E4M3" and not tensor["name"].endswith("_scale"):
+            codes |= (bits & np.uint32(1)) << np.uint32(7)
         return codes.astype(np.uint8).reshape(tensor["shape"])
     centred = (bits >> np.uint32(8)).astype(np.int32) - (1 << 23)
     scale, offset = np.float32(tensor["scale"]), np.float32(tensor["offset"])
@@ -91,7 +93,14 @@ def checkpoint(case: Case, model: Any) -> list[dict[str, Any]]:
             out.append((name + "_scales", [count, rows, columns // 32]))
         else:
             out.append((name, shape))
-    return [tensor_entry(case, name, shape) for name, shape in out]
+    entries = []
+    for name, shape in out:
+        entry = tensor_entry(case, name, shape)
+        if case.quantised and name.endswith("_proj.weight"):
+            entries += stored(case.quantised, name, shape, entry["scale"] / np.sqrt(3.0))
+        else:
+            entries.append(entry)
+    return entries
 
 
 def mxfp4(blocks: Any, scales: Any) -> Any:
@@ -104,7 +113,9 @@ def load(case: Case, model: Any, tensors: list[dict[str, Any]], salt: str) -> No
     files = {tensor["name"]: values(tensor, salt) for tensor in tensors}
     state = {}
     for name, parameter in model.state_dict().items():
-        if name in files:
+        if case.quantised and name.endswith("_proj.weight"):
+            value = meant(case.quantised, name, list(parameter.shape), files)
+        elif name in files:
             value = files[name]
         elif name == "lm_head.weight":
             value = files["model.embed_tokens.weight"]
@@ -152,7 +163,9 @@ def run_with_clear_choices(case: Case, model: Any, tensors: list[Any], tokens: l
 @torch.no_grad()
 def make(case: Case) -> dict[str, Any]:
     model_class = getattr(transformers, case.config["architectures"][0])
-    config = model_class.config_class.from_dict(dict(case.config))
+    # The model is that of the values: the library's own kernels of quantised weights are not asked.
+    settings = {key: value for key, value in case.config.items() if key != "quantization_config"}
+    config = model_class.config_class.from_dict(settings)
     config._attn_implementation = config._experts_implementation = "eager"
     model = model_class(config).double().eval()
     tensors = checkpoint(case, model)

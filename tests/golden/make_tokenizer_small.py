@@ -13,7 +13,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 CONTROLS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 USER_DEFINED = ["<tool>", "<tool_call>"]
-PRE_TOKENIZERS = ["gpt-2", "llama-bpe", "smollm", "qwen2"]
+PRE_TOKENIZERS = ["gpt-2", "llama-bpe", "smollm", "qwen2", "tekken", "gpt-4o", "deepseek-v3", "deepseek-llm", "falcon"]
 MAX_BYTES = 60
 
 

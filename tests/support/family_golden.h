@@ -66,9 +66,10 @@ class FamilyGolden {
     for (const auto& tensor : json_.at("tensors")) {
       const std::vector<int64_t> shape = tensor.at("shape");
       const std::string type = tensor.at("dtype");
-      if (type == "U8") {
+      if (type == "U8" || type == "F8_E4M3") {
         const std::vector<uint8_t> bytes = codes(tensor);
-        writer.add(tensor.at("name"), engine::SafetensorsType::kU8, shape, std::as_bytes(std::span(bytes)));
+        writer.add(tensor.at("name"), type == "U8" ? engine::SafetensorsType::kU8 : engine::SafetensorsType::kF8E4m3,
+                   shape, std::as_bytes(std::span(bytes)));
       } else if (type == "BF16") {
         const auto bytes = GgufWriter::encode(engine::GgufType::kBf16, values(tensor));
         writer.add(tensor.at("name"), engine::SafetensorsType::kBf16, shape, bytes);
@@ -141,9 +142,11 @@ class FamilyGolden {
   }
   std::vector<uint8_t> codes(const Json& tensor) const {
     const uint32_t modulus = tensor.at("scale"), offset = tensor.at("offset");
+    const bool is_scale = tensor.at("name").get_ref<const std::string&>().ends_with("_scale");
+    const uint32_t sign = tensor.at("dtype") == "F8_E4M3" && !is_scale ? 0x80 : 0;
     std::vector<uint8_t> out;
     for (const uint32_t bits : hashes(salted_name(tensor), count_of(tensor)))
-      out.push_back(static_cast<uint8_t>(offset + (bits >> 8) % modulus));
+      out.push_back(static_cast<uint8_t>((offset + (bits >> 8) % modulus) | ((bits & 1) != 0 ? sign : 0)));
     return out;
   }
   std::vector<float> values(const Json& tensor) const {

@@ -10,6 +10,7 @@
 #include "engine/models/checkpoint_kv.h"
 #include "engine/models/folder_config.h"
 #include "engine/models/folder_weights.h"
+#include "engine/models/latent_attention.h"
 #include "engine/models/layer_weights.h"
 #include "engine/models/model_source.h"
 #include "engine/models/weight_views.h"
@@ -167,6 +168,7 @@ void use_derived_tensors(const FolderWeights& weights) {
 
 Result<ModelSource> open_folder_model(std::shared_ptr<const CheckpointFolder> folder) {
   const JsonObject& json = folder->config;
+  KVANT_FAIL_IF_ERROR(refuse_latent_attention(json));
   KVANT_ASSIGN_OR_FAIL(const Family* family, read_folder_family(json));
   ModelSource source;
   ModelConfig& config = source.config;

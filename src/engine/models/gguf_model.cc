@@ -5,6 +5,7 @@
 
 #include "engine/models/gguf_config.h"
 #include "engine/models/gguf_weights.h"
+#include "engine/models/latent_attention.h"
 #include "engine/models/layer_weights.h"
 #include "engine/models/registry.h"
 #include "engine/models/weight_views.h"
@@ -123,6 +124,7 @@ Result<ModelSource> open_family(const GgufFile& file, const Family& family) {
 
 Result<ModelSource> open_gguf_model(std::shared_ptr<const GgufFile> file) {
   KVANT_ASSIGN_OR_FAIL(const std::string name, file->get_string("general.architecture"));
+  KVANT_FAIL_IF_ERROR(refuse_latent_attention(*file, name));
   const Family* family = find_gguf_family(name);
   if (family == nullptr)
     return failure(StatusCode::kUnsupported, fmt::format("{}: architecture '{}' is not supported; supported: {}",

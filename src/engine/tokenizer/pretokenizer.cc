@@ -128,11 +128,12 @@ Status Pretokenizer::Stage::compile(const SplitStage& from) {
     return refuse(fmt::format("1 to {} bytes are read", kLongestPattern));
   // Oniguruma intersects sets; PCRE2 would read two ampersands.
   if (from.pattern.find("&&") != std::string::npos) return refuse("it intersects sets (&&)");
-  const std::string expanded = expand_spaces(from.pattern);
+  const std::string expanded = from.of_bytes ? from.pattern : expand_spaces(from.pattern);
+  const uint32_t options = from.of_bytes ? 0 : PCRE2_UTF | PCRE2_UCP;
   int error = 0;
   PCRE2_SIZE offset = 0;
-  code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(expanded.data()), expanded.size(), PCRE2_UTF | PCRE2_UCP, &error,
-                       &offset, nullptr);
+  code =
+      pcre2_compile(reinterpret_cast<PCRE2_SPTR>(expanded.data()), expanded.size(), options, &error, &offset, nullptr);
   if (code == nullptr) return refuse(fmt::format("PCRE2 error {} at offset {}", error, offset));
   context = pcre2_match_context_create(nullptr);
   if (context == nullptr) return {StatusCode::kResourceExhausted, "no memory for a pre-tokenizer expression"};

@@ -36,7 +36,8 @@ enum class SplitBehavior : uint8_t { kIsolated, kRemoved, kMergedWithPrevious, k
 struct SplitStage {
   std::string pattern;  ///< Regular expression.
   SplitBehavior behavior = SplitBehavior::kIsolated;
-  bool invert = false;  ///< What does not match counts as the match.
+  bool invert = false;    ///< What does not match counts as the match.
+  bool of_bytes = false;  ///< Reads bytes, not characters, and may cut between the bytes of one. Only such may follow.
 };
 
 /// How a text becomes the words inside which merges apply.
@@ -57,5 +58,8 @@ Result<NamedTextRules> find_text_rules(std::string_view name);
 
 /// The expressions that tokenizer.json knows by names of their own.
 std::string_view gpt2_pattern();
+std::string_view punctuation_pattern();
+/// Digits as a stage after ByteLevel sees them: the spelling of some bytes is one, ² for 0xB2.
+std::string_view spelled_digit_pattern();
 
 }  // namespace kvant::engine

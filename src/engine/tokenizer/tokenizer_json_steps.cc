@@ -91,7 +91,19 @@ Status read_split(const JsonObject& json, TokenizerRules& rules) {
   }
   KVANT_ASSIGN_OR_RETURN(stage.behavior, read_behavior(json));
   KVANT_ASSIGN_OR_RETURN(stage.invert, json.boolean_or("invert", false));
+  // Only ASCII digits are spelled as themselves and as nothing else's spelling.
+  if (rules.byte_level && stage.pattern.find_first_not_of("0123456789[]-{},+") != std::string::npos)
+    return unsupported(json, fmt::format("the expression '{}' after ByteLevel", printable(stage.pattern)));
+  stage.of_bytes = rules.byte_level;
   rules.text.split.push_back(std::move(stage));
+  return {};
+}
+
+Status read_digits(const JsonObject& json, TokenizerRules& rules) {
+  KVANT_ASSIGN_OR_RETURN(const bool individual, json.boolean_or("individual_digits", false));
+  const std::string_view digit = rules.byte_level ? spelled_digit_pattern() : R"(\p{N})";
+  rules.text.split.push_back(
+      {.pattern = fmt::format("{}{}", digit, individual ? "" : "+"), .of_bytes = rules.byte_level});
   return {};
 }
 
@@ -145,19 +157,15 @@ Status read_pretokenizer(const JsonObject& json, int depth, TokenizerRules& rule
     for (const JsonObject& part : parts) KVANT_RETURN_IF_ERROR(read_pretokenizer(part, depth + 1, rules));
     return {};
   }
-  // Later stages would see the spelling of bytes, in which some bytes look like digits or letters.
+  if (type == "Split") return read_split(json, rules);
+  if (type == "Digits") return read_digits(json, rules);
+  // Later stages see the spelling of bytes, in which some bytes look like digits or letters.
   if (rules.byte_level)
     return unsupported(json, fmt::format("the pre-tokenizer '{}' after ByteLevel", printable(type)));
-  if (type == "Split") return read_split(json, rules);
   if (type == "ByteLevel") return read_byte_level(json, rules);
   if (type == "Metaspace") return read_metaspace(json, rules);
-  if (type == "Digits") {
-    KVANT_ASSIGN_OR_RETURN(const bool individual, json.boolean_or("individual_digits", false));
-    stages.push_back({.pattern = individual ? R"(\p{N})" : R"(\p{N}+)"});
-    return {};
-  }
   if (type == "Punctuation") {
-    SplitStage stage{.pattern = R"([!-/:-@\[-`{-~\p{P}])"};
+    SplitStage stage{.pattern = std::string(punctuation_pattern())};
     if (json.contains("behavior")) {
       KVANT_ASSIGN_OR_RETURN(stage.behavior, read_behavior(json));
     }

@@ -24,6 +24,7 @@ struct LlamaFile {
   std::string left_out{};
   std::string extra_tensor{};
   bool biases = false;
+  uint32_t latent_rank = 0;
 
   std::vector<std::byte> bytes() const {
     testing::GgufWriter writer;
@@ -37,6 +38,7 @@ struct LlamaFile {
     writer.add_f32("llama.attention.layer_norm_rms_epsilon", 1e-5f);
     writer.add_u32("llama.rope.dimension_count", rope_dim);
     if (!rope_scaling.empty()) writer.add_string("llama.rope.scaling.type", rope_scaling);
+    if (latent_rank > 0) writer.add_u32("llama.attention.kv_lora_rank", latent_rank);
     if (linear_factor) writer.add_f32("llama.rope.scaling.factor", 4.0f);
     const auto add = [&](const std::string& name, std::vector<int64_t> shape) {
       if (name == left_out) return;
@@ -138,6 +140,17 @@ TEST(ModelRegistry, RefusesWhatItDoesNotKnowByName) {
   EXPECT_NE(refusal(file).find("RoPE scaling 'longrope' is not supported"), std::string::npos) << refusal(file);
   file = {.extra_tensor = "blk.0.ffn_down.bias"};
   EXPECT_NE(refusal(file).find("'blk.0.ffn_down.bias' is not supported"), std::string::npos) << refusal(file);
+}
+
+TEST(ModelRegistry, RefusesLatentAttentionWithOneLine) {
+  LlamaFile file;
+  file.architecture = "deepseek2";
+  EXPECT_EQ(refusal(file),
+            "test.gguf: general.architecture is 'deepseek2', which is multi-head latent attention (MLA); neither an "
+            "nvfp4 or fp8 (e4m3, e5m2) cache nor a 16-bit one holds its latent vectors; keys and values per head are "
+            "needed: use a checkpoint of another family");
+  file = {.latent_rank = 512};
+  EXPECT_TRUE(refusal(file).starts_with("test.gguf: llama.attention.kv_lora_rank is 512, which is")) << refusal(file);
 }
 
 TEST(ModelRegistry, ChecksShapesBeforeReadingWeights) {

@@ -196,10 +196,17 @@ TEST(TokenizerJson, RefusesWhatItDoesNotKnowByName) {
   EXPECT_THAT(split("[\\p{L}&&[^\\p{Han}]]"), HasSubstr("intersects sets"));
   EXPECT_THAT(split("(unclosed"), HasSubstr("PCRE2 error"));
   EXPECT_THAT(changed([](Json& j) {
-                j["pre_tokenizer"] = {{"type", "Sequence"},
-                                      {"pretokenizers", Json::array({{{"type", "ByteLevel"}}, {{"type", "Digits"}}})}};
+                j["pre_tokenizer"] = {
+                    {"type", "Sequence"},
+                    {"pretokenizers", Json::array({{{"type", "ByteLevel"}}, {{"type", "Punctuation"}}})}};
               }),
-              HasSubstr("'Digits' after ByteLevel"));
+              HasSubstr("'Punctuation' after ByteLevel"));
+  EXPECT_THAT(
+      changed([](Json& j) {
+        const Json words = {{"type", "Split"}, {"pattern", {{"Regex", "[a-z]+"}}}, {"behavior", "Isolated"}};
+        j["pre_tokenizer"] = {{"type", "Sequence"}, {"pretokenizers", Json::array({{{"type", "ByteLevel"}}, words})}};
+      }),
+      HasSubstr("'[a-z]+' after ByteLevel"));
 }
 
 TEST(TokenizerJson, RefusesVocabulariesThatContradictThemselves) {

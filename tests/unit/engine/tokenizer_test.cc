@@ -1,4 +1,5 @@
 #include "engine/tokenizer/tokenizer.h"
+#include "engine/tokenizer/pretokenizer.h"
 
 #include <algorithm>
 #include <fstream>
@@ -50,7 +51,8 @@ Status error_of(TokenizerData data) {
 
 TEST(Tokenizer, GivesTheIdsOfHuggingFaceOnTheSmallVocabulary) {
   int checked = 0;
-  for (const std::string name : {"gpt-2", "llama-bpe", "smollm", "qwen2"}) {
+  for (const std::string name :
+       {"gpt-2", "llama-bpe", "smollm", "qwen2", "tekken", "gpt-4o", "deepseek-v3", "deepseek-llm", "falcon"}) {
     const Tokenizer tokenizer = small(name);
     for (const auto& item : golden()["cases"]) {
       if (item["pre"] != name) continue;
@@ -210,6 +212,19 @@ TEST(Tokenizer, KnowsTheListedPretokenizersAndRefusesOthersByName) {
   EXPECT_EQ(small("default").encode("Don't 12345\n\nx"), small("gpt-2").encode("Don't 12345\n\nx"));
 }
 
+TEST(Tokenizer, CutsSpelledDigitsInTheBytesOfFalcon) {
+  // é is 0xC3 0xA9, ³ is 0xC2 0xB3: the second byte of the latter is spelled as a digit and stands alone.
+  const auto cuts = [](std::string_view text) {
+    std::vector<std::string> words;
+    const auto pretokenizer = Pretokenizer::make(find_text_rules("falcon")->rules).value();
+    pretokenizer.split(text, true, [&](std::string_view word) { words.emplace_back(word); });
+    return words;
+  };
+  EXPECT_THAT(cuts("1234567 \u00e9"), ElementsAre("123", "456", "7", " \u00e9"));
+  EXPECT_THAT(cuts("m\u00b3"), ElementsAre("m", "\xC2", "\xB3"));
+  EXPECT_THAT(cuts("it's (!)"), ElementsAre("it", "'", "s", " ", "(!)"));
+}
+
 TEST(Tokenizer, GivesAChatOneBos) {
   TokenizerData data = small_data("llama-bpe");
   for (const char* name : {"<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"}) {
@@ -280,7 +295,8 @@ TEST(Tokenizer, LeavesOutBytesThatTheVocabularyDoesNotHave) {
 
 TEST(Tokenizer, TakesLongRunsInLinearTime) {
   // A quadratic algorithm needs hours here.
-  for (const std::string name : {"gpt-2", "llama-bpe", "smollm", "qwen2"}) {
+  for (const std::string name :
+       {"gpt-2", "llama-bpe", "smollm", "qwen2", "tekken", "gpt-4o", "deepseek-v3", "deepseek-llm", "falcon"}) {
     const Tokenizer tokenizer = small(name);
     for (const std::string unit : {"a", " ", "\n", "1", "=", "\xC3\xA9", "\xFF", " \n"}) {
       std::string text;
