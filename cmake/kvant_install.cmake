@@ -23,5 +23,7 @@ if(NOT dnnl_library)
   get_target_property(dnnl_library DNNL::dnnl IMPORTED_LOCATION)
 endif()
 get_filename_component(dnnl_directory "${dnnl_library}" DIRECTORY)
-install(DIRECTORY "${dnnl_directory}/" DESTINATION "${CMAKE_INSTALL_LIBDIR}/kvant" FILES_MATCHING PATTERN "libdnnl.so*")
+# Not as a directory, which would bring along the empty folders of all its neighbours.
+file(GLOB dnnl_files "${dnnl_directory}/libdnnl.so*")
+install(FILES ${dnnl_files} DESTINATION "${CMAKE_INSTALL_LIBDIR}/kvant")
 set_target_properties(kvant PROPERTIES INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR}/kvant")

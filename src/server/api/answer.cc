@@ -83,8 +83,7 @@ bool send_all(const BodyWriter& write, const std::vector<Json>& chunks) {
 void write_stream(StreamState& state, const BodyWriter& write, const std::function<bool()>& client_gone) {
   AnswerFormat& format = *state.prepared.format;
   const size_t count = state.prepared.requests.size();
-  for (size_t i = 0; i < count; ++i)
-    if (!send_all(write, format.opening(i))) return;
+  std::vector<bool> opened(count);
   std::vector<WholeAnswer> ends(count);
   size_t open = count;
   Clock::time_point last_sent = Clock::now();
@@ -110,6 +109,9 @@ void write_stream(StreamState& state, const BodyWriter& write, const std::functi
       if (send(write, to_json(failed(*event->end)))) write("data: [DONE]\n\n");
       return;
     }
+    // Not sooner: clients take the first chunk of a choice for its first token.
+    if (!opened[event->choice] && !send_all(write, format.opening(event->choice))) return;
+    opened[event->choice] = true;
     if (!send_all(write, format.chunks(*event))) return;
     last_sent = now;
     if (!event->end) continue;

@@ -67,6 +67,23 @@ TEST(Api, EndsRequestsWhoseClientIsGone) {
   EXPECT_EQ(fake.host().requests(), 0);
 }
 
+TEST(Api, StartsAStreamWithTheFirstToken) {
+  FakeHost fake("hello");
+  fake.engine().frozen = true;
+  HttpRequest request{.method = "POST",
+                      .path = "/v1/chat/completions",
+                      .body = R"({"messages":[{"role":"user","content":"a"}],"stream":true})"};
+  request.client_gone = [] { return true; };
+  std::string sent;
+  const auto keep = [&](std::string_view part) { return !sent.append(part).empty(); };
+  fake.handle(request).stream(keep);
+  EXPECT_EQ(sent, "") << "nothing can have been generated";
+  fake.engine().frozen = false;
+  request.client_gone = nullptr;
+  fake.handle(request).stream(keep);
+  EXPECT_LT(sent.find("assistant"), sent.find("\"content\":\"h\""));
+}
+
 TEST(Api, FindsToolCallsInAnswers) {
   FakeHost fake("<tool_call>{\"name\":\"f\",\"arguments\":{\"a\":1}}</tool_call>");
   const std::string fields = R"("messages":[{"role":"user","content":"a"}],
