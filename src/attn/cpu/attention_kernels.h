@@ -36,23 +36,30 @@ struct LogitTransform {
   float cap = 0.0f;    ///< soft cap * log2(e); 0 = none
 };
 
+/// Memory that is read soon, a part for each key of a step.
+struct RowsAhead {
+  const uint8_t* data = nullptr;    ///< Null = nothing.
+  int64_t stride = 0;               ///< Bytes between the parts.
+  int32_t bytes = 0;                ///< Of a part.
+  const uint8_t* scales = nullptr;  ///< Null = none.
+  int64_t scale_stride = 0;         ///< Bytes between rows.
+};
+
 /// Part of a key tile for few query rows; a row's scores lie next to each other.
 struct RowTile {
-  const float* q = nullptr;           ///< [num_rows, dim_k]
-  float* scores = nullptr;            ///< [num_rows, kKeyTile]: dot products, then probabilities
-  const uint8_t* data = nullptr;      ///< Key or value `begin`, in the format that the kernel was chosen for
-  int64_t data_stride = 0;            ///< Bytes between keys.
-  const uint8_t* ahead = nullptr;     ///< Memory that is read soon, a part for each of these keys; null = none
-  int64_t ahead_stride = 0;           ///< Bytes between the parts.
-  int32_t ahead_bytes = 0;            ///< Of a part.
+  const float* q = nullptr;        ///< [num_rows, dim_k]
+  const float* q_lanes = nullptr;  ///< The same in lane order, for nvfp4 keys; null = none of those
+  float* scores = nullptr;         ///< [num_rows, kKeyTile]: dot products, then probabilities
+  EncodedRows rows;                ///< Key or value `begin` and those after it
+  RowsAhead ahead;
   const float* bias = nullptr;        ///< [num_rows]
   const uint64_t* visible = nullptr;  ///< [num_rows]: bit j = key j of the tile; null = all of it
   float* max = nullptr;               ///< [num_rows], in and out
   float* sum = nullptr;               ///< [num_rows], in and out
-  float* rescale = nullptr;           ///< [num_rows]: what the new maximum does to earlier sums
   float* out = nullptr;               ///< [num_rows, dim_v], in and out
+  float* out_lanes = nullptr;  ///< [num_rows, dim_v] in lane order, in and out: nvfp4 values; null = none of those
   int32_t num_rows = 0;
-  int32_t begin = 0;            ///< Key of the tile that `data` points to; a multiple of four.
+  int32_t begin = 0;            ///< Key of the tile that `rows` starts with; a multiple of four.
   int32_t first = 0, last = 0;  ///< Keys of the tile that count.
   int32_t dim_k = 0, dim_v = 0;
   LogitTransform logits;
@@ -84,11 +91,18 @@ struct AttentionKernels {
   ExpandRows (*expand_rows)(KvFormat format, CodeOrder order);
   /// Conditions a query row in place and returns the q . mu of the row as it was.
   float (*condition_query)(const KeyConditioner& conditioner, int32_t kv_head, int32_t head_dim, float* row);
-  /// For keys as f32, f16 or bf16. Reads keys first & ~3 up to last rounded up to four.
+  /// Whether row_scores and row_values read a format as it lies in a page: f32, f16, bf16, and nvfp4 in linear order
+  /// where vectors divide the head size.
+  bool (*reads_in_place)(KvFormat format, CodeOrder order, int32_t head_dim);
+  /// Reads keys first & ~3 up to last rounded up to four.
   RowKernel (*row_scores)(KvFormat format);
+  /// Also scales earlier sums of values down to a new maximum.
   RowKernel row_softmax;
-  /// For values as f32, f16 or bf16.
   RowKernel (*row_values)(KvFormat format);
+  /// The order in which nvfp4 kernels take a row's elements.
+  void (*to_lane_order)(const float* row, int32_t head_dim, float* lanes);
+  /// row += lanes, put back in order.
+  void (*add_lane_order)(const float* lanes, int32_t head_dim, float* row);
   void (*panel_scores)(const PanelTile& tile);
   void (*panel_softmax)(const PanelTile& tile);
   void (*panel_values)(const PanelTile& tile);

@@ -6,7 +6,6 @@
 #define KVANT_ATTN_CPU_ROWS_INL_H_
 #endif
 
-#include <hwy/cache_control.h>
 #include <hwy/highway.h>
 
 #include <limits>
@@ -14,41 +13,12 @@
 #include "attn/cpu/attention_kernels.h"
 #include "attn/cpu/expand-inl.h"
 #include "attn/cpu/math-inl.h"
+#include "attn/cpu/row_steps-inl.h"
+#include "attn/cpu/rows_nvfp4-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace kvant::attn::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
-
-/// Adds the 128-bit blocks of a vector.
-template <class D, class V = hn::Vec<D>>
-HWY_INLINE auto add_blocks([[maybe_unused]] D d, V v) {
-  if constexpr (hn::MaxLanes(D()) <= 4) {
-    return v;
-  } else {
-    const hn::Half<D> half;
-    return add_blocks(half, hn::Add(hn::LowerHalf(half, v), hn::UpperHalf(half, v)));
-  }
-}
-
-/// Sums of four vectors, stored next to each other.
-template <class D, class V = hn::Vec<D>>
-HWY_INLINE void store_four_sums(D d, V a, V b, V c, V e, float* out) {
-  const hn::RepartitionToWide<hn::RebindToUnsigned<D>> du64;
-  const auto ab = hn::BitCast(du64, hn::Add(hn::InterleaveLower(d, a, b), hn::InterleaveUpper(d, a, b)));
-  const auto ce = hn::BitCast(du64, hn::Add(hn::InterleaveLower(d, c, e), hn::InterleaveUpper(d, c, e)));
-  const V sums =
-      hn::Add(hn::BitCast(d, hn::InterleaveLower(du64, ab, ce)), hn::BitCast(d, hn::InterleaveUpper(du64, ab, ce)));
-  const hn::FixedTag<float, 4> d4;
-  hn::StoreU(add_blocks(d, sums), d4, out);
-}
-
-/// Asks memory for the rows that are read soon, a few at a time: it takes in only so many wishes at once.
-HWY_INLINE void prefetch_ahead(const RowTile& tile, int32_t key, int32_t count) {
-  if (tile.ahead == nullptr) return;
-  const uint8_t* row = tile.ahead + (key - tile.begin) * tile.ahead_stride;
-  for (int32_t i = 0; i < count; ++i, row += tile.ahead_stride)
-    for (int32_t byte = 0; byte < tile.ahead_bytes; byte += 64) hwy::Prefetch(row + byte);
-}
 
 /// Dot products of kRows queries and 4 kGroups keys.
 template <class Codec, int kRows, int kGroups>
@@ -64,9 +34,9 @@ HWY_INLINE void score_block(const RowTile& tile, int32_t row, int32_t key) {
   }
   const int32_t lanes = static_cast<int32_t>(hn::Lanes(d));
   const int32_t dim = tile.dim_k;
-  const int64_t stride = tile.data_stride;
+  const int64_t stride = tile.rows.data_stride;
   const float* HWY_RESTRICT q = tile.q + static_cast<int64_t>(row) * dim;
-  const uint8_t* HWY_RESTRICT k = tile.data + (key - tile.begin) * stride;
+  const uint8_t* HWY_RESTRICT k = tile.rows.data + (key - tile.begin) * stride;
   for (int32_t i = 0; i < dim; i += lanes) {
     V query[kRows];
     HWY_UNROLL(4)
@@ -102,10 +72,11 @@ HWY_INLINE void score_pair(const RowTile& tile, int32_t row, int32_t key) {
   const int32_t lanes = static_cast<int32_t>(hn::Lanes(d));
   const int32_t dim = tile.dim_k;
   const float* HWY_RESTRICT q = tile.q + static_cast<int64_t>(row) * dim;
-  const uint8_t* HWY_RESTRICT k = tile.data + (key - tile.begin) * tile.data_stride;
+  const int64_t stride = tile.rows.data_stride;
+  const uint8_t* HWY_RESTRICT k = tile.rows.data + (key - tile.begin) * stride;
   for (int32_t i = 0; i < dim; i += lanes) {
     const V first = Codec::load(d, k + i * Codec::kBytes);
-    const V second = Codec::load(d, k + tile.data_stride + i * Codec::kBytes);
+    const V second = Codec::load(d, k + stride + i * Codec::kBytes);
     HWY_UNROLL(4)
     for (int r = 0; r < 4; ++r) {
       const V query = hn::LoadU(d, q + r * dim + i);
@@ -153,6 +124,12 @@ void row_scores(const RowTile& tile) {
   if (tile.num_rows - row == 1) score_rows<Codec, 1, 2>(tile, row);
 }
 
+inline void scale_row(float* row, float factor, int32_t dim) {
+  const hn::ScalableTag<float> d;
+  for (int32_t i = 0; i < dim; i += static_cast<int32_t>(hn::Lanes(d)))
+    hn::StoreU(hn::Mul(hn::LoadU(d, row + i), hn::Set(d, factor)), d, row + i);
+}
+
 void row_softmax(const RowTile& tile) {
   const hn::ScalableTag<float> d;
   const hn::RebindToUnsigned<decltype(d)> du;
@@ -191,7 +168,10 @@ void row_softmax(const RowTile& tile) {
         empty || old_max == new_max ? 1.0f : hn::GetLane(exp2_nonpositive(d1, hn::Set(d1, old_max - new_max)));
     tile.sum[r] = tile.sum[r] * rescale + hn::GetLane(hn::SumOfLanes(d, sum));
     tile.max[r] = new_max;
-    tile.rescale[r] = rescale;
+    if (rescale != 1.0f) {
+      scale_row(tile.out + r * tile.dim_v, rescale, tile.dim_v);
+      if (tile.out_lanes != nullptr) scale_row(tile.out_lanes + r * tile.dim_v, rescale, tile.dim_v);
+    }
   }
 }
 
@@ -203,7 +183,7 @@ HWY_INLINE void value_block(const RowTile& tile, int32_t row, int32_t key) {
   using V = hn::Vec<decltype(d)>;
   const int32_t lanes = static_cast<int32_t>(hn::Lanes(d));
   const int32_t dim = tile.dim_v;
-  const int64_t stride = tile.data_stride;
+  const int64_t stride = tile.rows.data_stride;
   V weight[kRows][kKeys];
   HWY_UNROLL(4)
   for (int r = 0; r < kRows; ++r) {
@@ -211,7 +191,7 @@ HWY_INLINE void value_block(const RowTile& tile, int32_t row, int32_t key) {
     for (int j = 0; j < kKeys; ++j) weight[r][j] = hn::Set(d, tile.scores[(row + r) * kKeyTile + key + j]);
   }
   float* HWY_RESTRICT out = tile.out + static_cast<int64_t>(row) * dim;
-  const uint8_t* HWY_RESTRICT v = tile.data + (key - tile.begin) * stride;
+  const uint8_t* HWY_RESTRICT v = tile.rows.data + (key - tile.begin) * stride;
   for (int32_t i = 0; i < dim; i += lanes) {
     V acc[kRows];
     HWY_UNROLL(4)
@@ -227,18 +207,8 @@ HWY_INLINE void value_block(const RowTile& tile, int32_t row, int32_t key) {
   }
 }
 
-HWY_INLINE void rescale_row(const RowTile& tile, int32_t row) {
-  if (tile.rescale[row] == 1.0f) return;
-  const hn::ScalableTag<float> d;
-  const auto factor = hn::Set(d, tile.rescale[row]);
-  float* out = tile.out + static_cast<int64_t>(row) * tile.dim_v;
-  for (int32_t i = 0; i < tile.dim_v; i += static_cast<int32_t>(hn::Lanes(d)))
-    hn::StoreU(hn::Mul(hn::LoadU(d, out + i), factor), d, out + i);
-}
-
 template <class Codec, int kRows, int kKeys>
 void value_rows(const RowTile& tile, int32_t row) {
-  for (int32_t r = row; r < row + kRows; ++r) rescale_row(tile, r);
   int32_t key = tile.first;
   for (; key + kKeys <= tile.last; key += kKeys) {
     if (row == 0) prefetch_ahead(tile, key, kKeys);
@@ -259,19 +229,31 @@ void row_values(const RowTile& tile) {
   if (row < tile.num_rows) value_rows<Codec, 1, 4>(tile, row);
 }
 
-/// `Kernel` of the codec of a format that needs no scales; null for others.
-#define KVANT_ROW_KERNEL(Kernel)                    \
+inline bool reads_in_place(KvFormat format, CodeOrder order, int32_t head_dim) {
+  switch (format) {
+    case KvFormat::kF32:
+    case KvFormat::kF16:
+    case KvFormat::kBf16: return true;
+    case KvFormat::kE4m3:
+    case KvFormat::kE5m2: return false;
+    case KvFormat::kNvfp4: return order == CodeOrder::kLinear && head_dim % E2m1Lanes::kElements == 0;
+  }
+  return false;
+}
+
+/// A format's kernel; null for those that are never read in place.
+#define KVANT_ROW_KERNEL(kernel, nvfp4_kernel)      \
   switch (format) {                                 \
-    case KvFormat::kF32: return Kernel<F32Codec>;   \
-    case KvFormat::kF16: return Kernel<F16Codec>;   \
-    case KvFormat::kBf16: return Kernel<Bf16Codec>; \
+    case KvFormat::kF32: return kernel<F32Codec>;   \
+    case KvFormat::kF16: return kernel<F16Codec>;   \
+    case KvFormat::kBf16: return kernel<Bf16Codec>; \
+    case KvFormat::kNvfp4: return nvfp4_kernel;     \
     case KvFormat::kE4m3:                           \
-    case KvFormat::kE5m2:                           \
-    case KvFormat::kNvfp4: return nullptr;          \
+    case KvFormat::kE5m2: return nullptr;           \
   }                                                 \
   return nullptr
-inline RowKernel row_scores_of(KvFormat format) { KVANT_ROW_KERNEL(row_scores); }
-inline RowKernel row_values_of(KvFormat format) { KVANT_ROW_KERNEL(row_values); }
+inline RowKernel row_scores_of(KvFormat format) { KVANT_ROW_KERNEL(row_scores, nvfp4_scores); }
+inline RowKernel row_values_of(KvFormat format) { KVANT_ROW_KERNEL(row_values, nvfp4_values); }
 #undef KVANT_ROW_KERNEL
 
 void merge_row(float* acc, float acc_factor, const float* part, float part_factor, int32_t count) {

@@ -21,18 +21,20 @@ TileReader::Plane TileReader::make_plane(const AttentionKernels& kernels, const 
   const auto row = [&](int32_t head, int32_t token) { return (layout.*source.row)(head, token); };
   const auto scale = [&](int32_t head, int32_t token) { return (linear.*source.scale)(head, token, 0); };
   const bool has_tokens = layout.page_size > 1, has_heads = layout.num_kv_heads > 1;
-  return {.expand = kernels.expand_rows(source.format, layout.code_order),
-          .format = source.format,
-          .token_stride = has_tokens ? row(0, 1) - row(0, 0) : 0,
-          .head_stride = has_heads ? row(1, 0) - row(0, 0) : 0,
-          .offset = row(0, 0),
-          .scale_token_stride = has_tokens ? scale(0, 1) - scale(0, 0) : 0,
-          .scale_head_stride = has_heads ? scale(1, 0) - scale(0, 0) : 0,
-          .scale_offset = scale(0, 0),
-          .row_bytes = static_cast<int32_t>(source.row_bytes),
-          .scale_row_bytes = static_cast<int32_t>(source.scale_row_bytes),
-          .head_dim = source.head_dim,
-          .scattered_scale = source.scattered_scales ? source.scale : nullptr};
+  return {
+      .expand = kernels.expand_rows(source.format, layout.code_order),
+      .format = source.format,
+      .in_place = !source.scattered_scales && kernels.reads_in_place(source.format, layout.code_order, source.head_dim),
+      .token_stride = has_tokens ? row(0, 1) - row(0, 0) : 0,
+      .head_stride = has_heads ? row(1, 0) - row(0, 0) : 0,
+      .offset = row(0, 0),
+      .scale_token_stride = has_tokens ? scale(0, 1) - scale(0, 0) : 0,
+      .scale_head_stride = has_heads ? scale(1, 0) - scale(0, 0) : 0,
+      .scale_offset = scale(0, 0),
+      .row_bytes = static_cast<int32_t>(source.row_bytes),
+      .scale_row_bytes = static_cast<int32_t>(source.scale_row_bytes),
+      .head_dim = source.head_dim,
+      .scattered_scale = source.scattered_scales ? source.scale : nullptr};
 }
 
 TileReader::Plane TileReader::key_plane(const AttentionKernels& kernels, const KvLayout& layout) {
@@ -82,34 +84,35 @@ TileReader::StepRows TileReader::step_values(const Rows& values, int32_t begin, 
 TileReader::StepRows TileReader::step(const Planes& planes, float g, const Rows& rows, int32_t begin, float* buffer,
                                       const Rows& ahead) const {
   const Run run = run_at(planes, g, rows, rows.first);
-  const KvFormat format = run.plane.format;
-  const bool plain = format == KvFormat::kF32 || format == KvFormat::kF16 || format == KvFormat::kBf16;
-  if (plain && run.count == rows.last - rows.first && cache_.layout.page_size % 4 == 0) {
-    StepRows step{.data = run.rows.data - (rows.first - begin) * run.rows.data_stride,
-                  .stride = run.rows.data_stride,
-                  .format = format};
+  if (run.plane.in_place && run.count == rows.last - rows.first && cache_.layout.page_size % 4 == 0) {
+    StepRows step{.rows = run.rows, .format = run.plane.format, .ahead = {}};
+    step.rows.data -= (rows.first - begin) * run.rows.data_stride;
+    step.rows.scales -= (rows.first - begin) * run.rows.scale_stride;
     if (ahead.last > ahead.first) {
       const Run next = run_at(planes, g, ahead, ahead.first);
       if (next.count == run.count) {
-        step.ahead = next.rows.data;
-        step.ahead_stride = next.rows.data_stride;
-        step.ahead_bytes = next.plane.row_bytes;
+        const int64_t row_bytes = next.plane.row_bytes;
+        step.ahead = {.data = next.rows.data, .stride = next.rows.data_stride, .bytes = next.plane.row_bytes};
         // Where the heads' rows of the page follow one another, each head asks for its share of the whole in the order
         // of addresses: memory delivers that a third faster.
-        const int64_t row_bytes = next.plane.row_bytes;
         if (ahead.all_heads && next.plane.token_stride == row_bytes * cache_.layout.num_kv_heads) {
-          step.ahead += ahead.head * (next.count * row_bytes - next.plane.head_stride);
-          step.ahead_stride = row_bytes;
+          step.ahead.data += ahead.head * (next.count * row_bytes - next.plane.head_stride);
+          step.ahead.stride = row_bytes;
         }
-        step.ahead -= (rows.first - begin) * step.ahead_stride;
+        step.ahead.data -= (rows.first - begin) * step.ahead.stride;
+        if (next.plane.scale_row_bytes > 0) {
+          step.ahead.scales = next.rows.scales - (rows.first - begin) * next.rows.scale_stride;
+          step.ahead.scale_stride = next.rows.scale_stride;
+        }
       }
     }
     return step;
   }
   read(planes, g, rows, begin, buffer, ahead);
-  return {.data = reinterpret_cast<const uint8_t*>(buffer),
-          .stride = run.plane.head_dim * int64_t{sizeof(float)},
-          .format = KvFormat::kF32};
+  return {.rows = {.data = reinterpret_cast<const uint8_t*>(buffer),
+                   .data_stride = run.plane.head_dim * int64_t{sizeof(float)}},
+          .format = KvFormat::kF32,
+          .ahead = {}};
 }
 
 TileReader::Run TileReader::run_at(const Planes& planes, float g, const Rows& rows, int32_t first) const {

@@ -28,16 +28,15 @@ class TileReader {
 
   /// Rows of a step as few query rows take them.
   struct StepRows {
-    const uint8_t* data = nullptr;  ///< Row `begin`.
-    int64_t stride = 0;             ///< Bytes between rows.
+    EncodedRows rows;  ///< From row `begin` on.
     KvFormat format = KvFormat::kF32;
-    // What the reader of the step should ask memory for, a part with each row; null = nothing.
-    const uint8_t* ahead = nullptr;
-    int64_t ahead_stride = 0;
-    int32_t ahead_bytes = 0;
+    RowsAhead ahead;  ///< What the reader of the step should ask memory for.
   };
-  /// Keys from `begin` on: in place where they lie in one page that holds f32, f16 or bf16, else expanded into `buffer`
-  /// [kRowStep, head_dim_k], row 0 being `begin`.
+  /// Keys from `begin` on: in place where they lie in one page whose format row kernels read so, else expanded into
+  /// `buffer` [kRowStep, head_dim_k], row 0 being `begin`.
+  /// Whether any step's keys, or values, are read as nvfp4: in lane order.
+  bool keys_in_lane_order() const { return keys_.base.in_place && keys_.base.format == KvFormat::kNvfp4; }
+  bool values_in_lane_order() const { return values_.base.in_place && values_.base.format == KvFormat::kNvfp4; }
   StepRows step_keys(const Rows& keys, int32_t begin, float* buffer, const Rows& ahead) const;
   StepRows step_values(const Rows& values, int32_t begin, float* buffer, const Rows& ahead) const;
 
@@ -46,6 +45,7 @@ class TileReader {
   struct Plane {
     ExpandRows expand = nullptr;
     KvFormat format = KvFormat::kF32;
+    bool in_place = false;  ///< Row kernels read it as it is.
     int64_t token_stride = 0, head_stride = 0, offset = 0;
     int64_t scale_token_stride = 0, scale_head_stride = 0, scale_offset = 0;
     int32_t row_bytes = 0, scale_row_bytes = 0, head_dim = 0;

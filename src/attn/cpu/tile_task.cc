@@ -1,9 +1,12 @@
 #include "attn/cpu/tile_task.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <limits>
 
+#include "attn/cpu/e4m3_table.h"
+#include "attn/kv/nvfp4.h"
 #include "core/float_bits.h"
 
 namespace kvant::attn::cpu {
@@ -15,7 +18,8 @@ constexpr int64_t kAlignFloats = 16;
 int64_t aligned(int64_t floats) { return (floats + kAlignFloats - 1) / kAlignFloats * kAlignFloats; }
 
 int64_t floats_per_head(const AttnDesc& desc, const Shape& shape) {
-  return aligned(int64_t{shape.padded_rows} * (desc.layout.head_dim_k + 2 * desc.layout.head_dim_v + kKeyTile + 6));
+  const int64_t dim_k = desc.layout.head_dim_k, dim_v = desc.layout.head_dim_v;
+  return aligned(shape.padded_rows * (dim_k + 2 * dim_v + kKeyTile + 6) + shape.max_row_rows * (dim_k + dim_v));
 }
 
 int64_t max_head_dim(const AttnDesc& desc) { return std::max(desc.layout.head_dim_k, desc.layout.head_dim_v); }
@@ -36,6 +40,12 @@ bool all_finite16(const uint8_t* values, int64_t count, uint32_t exponent) {
   return found == 0;
 }
 
+/// Whether no code of a block can overflow or meet a NaN.
+bool all_blocks_finite(const uint8_t* scales, int32_t count, float g) {
+  return std::all_of(scales, scales + count,
+                     [&](uint8_t scale) { return std::isfinite(kE4m3Values[scale] * g * 6.0f); });
+}
+
 KvFormat format_of(DType dtype) {
   switch (dtype) {
     case DType::kF32: return KvFormat::kF32;
@@ -48,6 +58,7 @@ KvFormat format_of(DType dtype) {
 /// Buffers of one KV head. Row-wise tasks keep rows whole, panel-wise ones keep [head_dim, width] per panel.
 struct HeadState {
   float *q, *out, *acc, *scores, *rescale, *bias, *max, *sum, *acc_max, *acc_sum;
+  float *q_lanes, *out_lanes;  ///< Of row-wise tasks, in lane order; null where no nvfp4 rows are read in place.
 };
 
 class TileTask {
@@ -100,6 +111,10 @@ class TileTask {
     state.sum = state.max + rows;
     state.acc_max = state.sum + rows;
     state.acc_sum = state.acc_max + rows;
+    if (!row_wise_) return state;
+    if (context_.reader.keys_in_lane_order()) state.q_lanes = state.acc_sum + rows;
+    if (context_.reader.values_in_lane_order())
+      state.out_lanes = state.acc_sum + rows + int64_t{context_.shape.max_row_rows} * dim_k_;
     return state;
   }
 
@@ -130,6 +145,8 @@ class TileTask {
       float* to = row_start(state.q, row, dim_k_);
       const int32_t stride = element_stride();
       for (int32_t i = 0; i < dim_k_; ++i) to[i * stride] = scratch_.row[i];
+      if (state.q_lanes != nullptr)
+        context_.kernels.to_lane_order(scratch_.row, dim_k_, state.q_lanes + int64_t{row} * dim_k_);
     }
   }
 
@@ -143,6 +160,7 @@ class TileTask {
   void clear_split(int32_t h) {
     const HeadState state = head(h);
     std::fill_n(state.out, int64_t{buffer_rows()} * dim_v_, 0.0f);
+    if (state.out_lanes != nullptr) std::fill_n(state.out_lanes, int64_t{num_rows_} * dim_v_, 0.0f);
     std::fill_n(state.max, buffer_rows(), kMinusInfinity);
     std::fill_n(state.sum, buffer_rows(), 0.0f);
   }
@@ -268,40 +286,48 @@ class TileTask {
             add_visible_values(h, 0, num_rows_, tile, values.first, values.last,
                                scratch_.expanded + int64_t{values.first - begin} * dim_v_);
           }
-          // What later steps add to is rescaled already.
-          std::fill_n(part.rescale, num_rows_, 1.0f);
         });
   }
 
   static void take_rows(const TileReader::StepRows& rows, RowTile& part) {
-    part.data = rows.data;
-    part.data_stride = rows.stride;
+    part.rows = rows.rows;
     part.ahead = rows.ahead;
-    part.ahead_stride = rows.ahead_stride;
-    part.ahead_bytes = rows.ahead_bytes;
   }
 
-  /// Of rows [first, last) of a step. Bits say it for all three formats: an exponent of ones.
+  /// Of rows [first, last) of a step.
   bool step_is_finite(const TileReader::StepRows& values, int32_t first, int32_t last) const {
-    for (int32_t i = first; i < last; ++i) {
-      const uint8_t* row = values.data + i * values.stride;
-      const bool finite = values.format == KvFormat::kF32
-                              ? all_finite(reinterpret_cast<const float*>(row), dim_v_)
-                              : all_finite16(row, dim_v_, values.format == KvFormat::kF16 ? 0x7c00 : 0x7f80);
-      if (!finite) return false;
-    }
+    for (int32_t i = first; i < last; ++i)
+      if (!row_is_finite(values, i)) return false;
     return true;
+  }
+
+  bool row_is_finite(const TileReader::StepRows& values, int32_t i) const {
+    const uint8_t* row = values.rows.data + i * values.rows.data_stride;
+    switch (values.format) {
+      case KvFormat::kF32: return all_finite(reinterpret_cast<const float*>(row), dim_v_);
+      case KvFormat::kF16: return all_finite16(row, dim_v_, 0x7c00);
+      case KvFormat::kBf16: return all_finite16(row, dim_v_, 0x7f80);
+      case KvFormat::kNvfp4:
+        return all_blocks_finite(values.rows.scales + i * values.rows.scale_stride, dim_v_ / kNvfp4Block,
+                                 values.rows.g);
+      case KvFormat::kE4m3:
+      case KvFormat::kE5m2: return false;  // Never read in place.
+    }
+    return false;
   }
 
   RowTile row_tile(int32_t h, int32_t tile, int32_t first, int32_t last) const {
     const HeadState state = head(h);
     return {.q = state.q,
+            .q_lanes = state.q_lanes,
             .scores = state.scores,
+            .rows = {},
+            .ahead = {},
             .bias = state.bias,
             .max = state.max,
             .sum = state.sum,
-            .rescale = state.rescale,
             .out = state.out,
+            .out_lanes = state.out_lanes,
             .num_rows = num_rows_,
             .first = first - tile,
             .last = last - tile,
@@ -339,7 +365,8 @@ class TileTask {
       const float* p = row_start(state.scores, row, kKeyTile);
       float* out = row_start(state.out, row, dim_v_);
       for (int32_t i = 0; i < dim_v_; ++i) {
-        float sum = out[i * element_stride()] * state.rescale[row];
+        float sum = out[i * element_stride()];
+        if (!row_wise_) sum *= state.rescale[row];
         for (int32_t key = first; key < last; ++key) {
           const int32_t j = key - tile;
           if ((scratch_.row_bits[row] >> j & 1u) != 0)
@@ -351,6 +378,11 @@ class TileTask {
   }
 
   void end_split(int32_t h) {
+    const HeadState state = head(h);
+    if (state.out_lanes != nullptr) {
+      for (int64_t row = 0; row < num_rows_; ++row)
+        context_.kernels.add_lane_order(state.out_lanes + row * dim_v_, dim_v_, state.out + row * dim_v_);
+    }
     if (range_.first_partial >= 0)
       write_partials(h);
     else if (row_wise_)

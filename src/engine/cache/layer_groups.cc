@@ -33,10 +33,12 @@ attn::KvSpec layer_spec(const LayerConfig& layer, const attn::KvSpec& spec, bool
 }  // namespace
 
 attn::KvLayout device_layout(attn::KvLayout layout, const DeviceInfo& device) {
-  if (device.family == DeviceFamily::kCpu) return layout;
-  // Tokens of a head side by side: a tile of keys is one piece, not sixteen of 64 bytes.
-  layout.order = attn::TokenHeadOrder::kHnd;
-  if (layout.k_format == attn::KvFormat::kNvfp4 || layout.v_format == attn::KvFormat::kNvfp4) {
+  const bool on_cpu = device.family == DeviceFamily::kCpu;
+  const bool has_nvfp4 = layout.k_format == attn::KvFormat::kNvfp4 || layout.v_format == attn::KvFormat::kNvfp4;
+  // Tokens of a head side by side: on a GPU a tile of keys is one piece, not sixteen of 64 bytes; on a CPU a step's
+  // scales are one vector load after another. Wider formats stream best there as they were written.
+  if (!on_cpu || has_nvfp4) layout.order = attn::TokenHeadOrder::kHnd;
+  if (!on_cpu && has_nvfp4) {
     layout.code_order = attn::CodeOrder::kPacked;
     layout.scale_order = attn::ScaleOrder::kLanes;
   }
