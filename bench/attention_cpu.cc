@@ -41,6 +41,7 @@ AttnDesc make_desc(KvFormat format, bool exact_pages) {
   desc.layout.head_dim_k = desc.layout.head_dim_v = 64;
   desc.layout.num_kv_heads = 3;
   desc.layout.page_size = kPageSize;
+  if (format == KvFormat::kNvfp4) desc.layout.order = TokenHeadOrder::kHnd;  // As the engine keeps it.
   desc.exact_pages = exact_pages;
   desc.softmax_scale = 0.125f;
   return desc;

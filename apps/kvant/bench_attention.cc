@@ -16,6 +16,7 @@
 #include "command.h"
 #include "core/device_memory.h"
 #include "core/read_bandwidth.h"
+#include "engine/cache/layer_groups.h"
 #include "json_output.h"
 #include "kv_layout_options.h"
 #include "kvant/attn/append.h"
@@ -96,6 +97,8 @@ class Problem {
     desc.layout.head_dim_k = desc.layout.head_dim_v = options.head_dim;
     desc.layout.num_kv_heads = options.kv_heads;
     desc.layout.page_size = options.page;
+    const DeviceInfo device = cpu_device();
+    desc.layout = engine::device_layout(desc.layout, device);
     desc.softmax_scale = 1.0f / std::sqrt(static_cast<float>(options.head_dim));
     KVANT_FAIL_IF_ERROR(desc.layout.validate());
     const int32_t pages = (context + options.page - 1) / options.page;
@@ -103,7 +106,6 @@ class Problem {
                                   .max_tokens = options.requests * options.query_len,
                                   .max_query_len = options.query_len,
                                   .max_pages_per_request = pages};
-    const DeviceInfo device = cpu_device();
     KVANT_ASSIGN_OR_FAIL(const size_t bytes, attn::workspace_size(desc, limits, device, pool.num_threads()));
     std::vector<std::byte> workspace(bytes);
     KVANT_ASSIGN_OR_FAIL(attn::AttnPlan plan, attn::make_plan(desc, limits, device, pool.num_threads(),

@@ -1,27 +1,19 @@
 #include "core/device_memory.h"
 
-#include <sys/mman.h>
-
 #include <cerrno>
 #include <cstring>
 #include <utility>
 
 #include <fmt/format.h>
 
+#include "core/large_pages.h"
+
 namespace kvant {
 namespace {
 
-/// Memory from here on is worth large pages.
-constexpr int64_t kLargePages = int64_t{4} << 20;
-
 Result<void*> allocate_host(int64_t bytes, const char* purpose) {
-  void* data = ::mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE,
-                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (data != MAP_FAILED) {
-    // Large pages save most address translations of reads that jump about. A hint: refusal is no error.
-    if (bytes >= kLargePages) ::madvise(data, static_cast<size_t>(bytes), MADV_HUGEPAGE);
-    return data;
-  }
+  void* data = map_large_pages(static_cast<size_t>(bytes));
+  if (data != nullptr) return data;
   return failure(StatusCode::kResourceExhausted,
                  fmt::format("cannot reserve {} bytes for {}: {}", bytes, purpose, std::strerror(errno)));
 }
@@ -42,7 +34,7 @@ Result<DeviceBuffer> DeviceBuffer::create(MemoryKind kind, int64_t bytes, const 
 DeviceBuffer::~DeviceBuffer() {
   if (data_ == nullptr) return;
   if (kind_ == MemoryKind::kHost)
-    ::munmap(data_, static_cast<size_t>(bytes_));
+    unmap_large_pages(data_, static_cast<size_t>(bytes_));
   else
     detail::free_cuda(kind_, data_);
 }

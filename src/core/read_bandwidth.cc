@@ -5,7 +5,6 @@
 #include <chrono>
 #include <cstring>
 #include <new>
-#include <vector>
 
 #include <fmt/format.h>
 
@@ -50,6 +49,7 @@ Result<ReadTest> ReadTest::create(ThreadPool& pool, int64_t bytes) {
   pool.parallel_for(test.num_tasks_, [&](int64_t task, int) {
     std::memset(test.words_.data() + task * kTaskWords, 1, kTaskWords * sizeof(Word));
   });
+  gather_large_pages(test.words_.data(), test.words_.size() * sizeof(Word));
   return test;
 }
 

@@ -1,8 +1,8 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
 
+#include "core/large_pages.h"
 #include "kvant/core/status.h"
 #include "kvant/core/thread_pool.h"
 
@@ -26,7 +26,7 @@ class ReadTest {
   explicit ReadTest(ThreadPool& pool) : pool_(&pool) {}
 
   ThreadPool* pool_;
-  std::vector<uint64_t> words_;
+  LargePageVector<uint64_t> words_;
   int64_t num_tasks_ = 0;
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstddef>
 #include <cstring>
 #include <new>
 #include <vector>
@@ -10,6 +11,7 @@
 #include <oneapi/dnnl/dnnl.hpp>
 
 #include "core/float_bits.h"
+#include "core/large_pages.h"
 #include "kvant/core/thread_pool.h"
 #include "ops/linear_cpu.h"
 #include "ops/openmp_team.h"
@@ -41,7 +43,9 @@ class Bf16Linear final : public CpuLinear {
     // oneDNN sees weights as [in, out]: the transposed view of row-major [out, in].
     const memory::dims sizes = {in_features_, out_features_};
     const memory::desc any(sizes, memory::data_type::bf16, memory::format_tag::any);
-    weights_ = memory(matmul_desc(kPackingRows, any).weights_desc(), engine_);
+    const memory::desc packed = matmul_desc(kPackingRows, any).weights_desc();
+    packed_.resize(packed.get_size());
+    weights_ = memory(packed, engine_, packed_.data());
 
     constexpr int64_t kRowsPerTask = 64;
     std::vector<float> plain(static_cast<size_t>(out_features_ * in_features_));
@@ -52,6 +56,7 @@ class Bf16Linear final : public CpuLinear {
     memory source({sizes, memory::data_type::f32, memory::format_tag::ba}, engine_, plain.data());
     dnnl::reorder(source, weights_).execute(stream_, source, weights_);
     stream_.wait();
+    gather_large_pages(packed_.data(), packed_.size());
   }
 
   int64_t scratch_bytes(int64_t num_rows) const { return num_rows * in_features_ * int64_t{sizeof(uint16_t)}; }
@@ -117,7 +122,8 @@ class Bf16Linear final : public CpuLinear {
   int64_t in_features_;
   dnnl::engine engine_{dnnl::engine::kind::cpu, 0};
   dnnl::stream stream_{engine_};
-  memory weights_;
+  LargePageVector<std::byte> packed_;
+  memory weights_;             // In packed_.
   std::vector<Block> blocks_;  // [i]: 2^i rows
 };
 

@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "core/large_pages.h"
 #include "kvant/core/thread_pool.h"
 #include "ops/f32_kernel.h"
 #include "ops/linear_cpu.h"
@@ -37,6 +38,7 @@ class F32Linear final : public CpuLinear {
         }
       }
     });
+    gather_large_pages(panels_.data(), panels_.size() * sizeof(panels_[0]));
   }
 
   void multiply(const float* x, int64_t num_rows, float* y, Stream stream) override {
@@ -57,7 +59,7 @@ class F32Linear final : public CpuLinear {
   int64_t out_features_;
   int64_t in_features_;
   int64_t num_panels_;
-  std::vector<float> panels_;
+  LargePageVector<float> panels_;
 };
 
 }  // namespace

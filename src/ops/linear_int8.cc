@@ -9,6 +9,7 @@
 
 #include <fmt/format.h>
 
+#include "core/large_pages.h"
 #include "kvant/core/thread_pool.h"
 #include "ops/int8_kernel.h"
 #include "ops/linear_cpu.h"
@@ -48,6 +49,7 @@ class Int8Linear final : public CpuLinear {
         largest_sum = std::max(largest_sum, pack_output(values + (output - begin) * in_features_, output));
       }
     });
+    gather_large_pages(panels_.data(), panels_.size() * sizeof(panels_[0]));
     const int64_t largest_sum = *std::max_element(largest_sums.begin(), largest_sums.end());
     activation_limit_ = static_cast<int32_t>(std::min<int64_t>(
         std::numeric_limits<int16_t>::max(), std::numeric_limits<int32_t>::max() / std::max<int64_t>(1, largest_sum)));
@@ -113,7 +115,7 @@ class Int8Linear final : public CpuLinear {
   int64_t num_panels_;
   int64_t input_pairs_;
   int64_t stride_;
-  std::vector<int8_t> panels_;
+  LargePageVector<int8_t> panels_;
   std::vector<float> scales_;
   int32_t activation_limit_ = 0;
 };
