@@ -7,18 +7,24 @@
 namespace kvant {
 
 /// The configuration of a launch that, with `overlap`, starts while the stream's previous kernel ends: the kernel must
-/// call what core/kernel_overlap.cuh has. Holds what the configuration points to, so it stays where it is.
+/// call what core/kernel_overlap.cuh has. With `cluster` above 1 so many blocks share their memory. Holds what the
+/// configuration points to, so it stays where it is.
 class OverlappedLaunch {
  public:
-  OverlappedLaunch(dim3 grid, unsigned threads, size_t shared_bytes, bool overlap, void* stream) {
-    attribute_.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attribute_.val.programmaticStreamSerializationAllowed = 1;
+  OverlappedLaunch(dim3 grid, unsigned threads, size_t shared_bytes, bool overlap, void* stream, unsigned cluster = 1) {
+    if (overlap) {
+      attributes_[config_.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+      attributes_[config_.numAttrs++].val.programmaticStreamSerializationAllowed = 1;
+    }
+    if (cluster > 1) {
+      attributes_[config_.numAttrs].id = cudaLaunchAttributeClusterDimension;
+      attributes_[config_.numAttrs++].val.clusterDim = {cluster, 1, 1};
+    }
     config_.gridDim = grid;
     config_.blockDim = dim3(threads);
     config_.dynamicSmemBytes = shared_bytes;
     config_.stream = static_cast<cudaStream_t>(stream);
-    config_.attrs = &attribute_;
-    config_.numAttrs = overlap ? 1 : 0;
+    config_.attrs = attributes_;
   }
   OverlappedLaunch(const OverlappedLaunch&) = delete;
   OverlappedLaunch& operator=(const OverlappedLaunch&) = delete;
@@ -26,7 +32,7 @@ class OverlappedLaunch {
   const cudaLaunchConfig_t* config() const { return &config_; }
 
  private:
-  cudaLaunchAttribute attribute_{};
+  cudaLaunchAttribute attributes_[2]{};
   cudaLaunchConfig_t config_{};
 };
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -99,6 +100,8 @@ struct AttnLaunch {
   int32_t num_blocks = 0;
   int32_t shared_bytes = 0;  ///< Per block.
   bool is_prefill = false;
+  /// Blocks where two or four of them form a cluster; 0 where they cannot.
+  std::array<int32_t, 2> cluster_blocks{};
 };
 
 /// A checked configuration and the kernel chosen for it. Copyable; holds no memory of its own.

@@ -1,5 +1,7 @@
 #include "attn/cuda/backend.h"
 
+#include <algorithm>
+#include <array>
 #include <cstdint>
 
 #include <fmt/format.h>
@@ -79,10 +81,34 @@ Result<AttentionRoute> decode_route(const AttnDesc& desc, const AttnLimits& limi
   KVANT_ASSIGN_OR_FAIL(const int32_t num_blocks, count_blocks(image, shared_bytes, kMaxDecodeBlocks, device));
   AttentionRoute route;
   route.launch = {.kernel = index, .num_blocks = num_blocks, .shared_bytes = shared_bytes};
+  if (device.compute_capability >= 90 && instance.row_tiles <= 2) {
+    std::array<int32_t, 2>& blocks = route.launch.cluster_blocks;
+    KVANT_ASSIGN_OR_FAIL(blocks[0], count_cluster_blocks(image, shared_bytes, 2, num_blocks));
+    KVANT_ASSIGN_OR_FAIL(blocks[1], count_cluster_blocks(image, shared_bytes, 4, num_blocks));
+    // Of large blocks, the last clusters of four that should fit started when others had ended: measured.
+    if (instance.row_tiles == 2) blocks[1] = std::max(0, blocks[1] - blocks[1] / 128 * 4 - 4);
+  }
   route.workspace_bytes = workspace_cut(instance, num_blocks).bytes + kWorkspaceAlignment;
   route.name = fmt::format("{}_d{}_r{}{}", to_string(instance.format), instance.head_dim, instance.row_tiles,
                            instance.exact_pages ? "_exact" : "");
   return route;
+}
+
+/// Blocks of a cluster, 1 where they are alone. A cluster merges what its blocks have summed up without a detour
+/// through global memory, but its blocks do not spread over the multiprocessors as evenly, so it is for few items:
+/// measured.
+int32_t cluster_of(const AttnPlan& plan, int32_t num_requests) {
+  constexpr int32_t kMostRequests = 32;  // As many as a warp looks at.
+  constexpr int64_t kMany = 24;          // Blocks an item where clusters of four pay.
+  const AttnLaunch& config = plan.launch();
+  const DecodeInstance& instance = decode_splitkv_instances()[static_cast<size_t>(config.kernel)];
+  const AttnDesc& desc = plan.desc();
+  const int64_t rows = int64_t{plan.limits().max_query_len} * (desc.num_q_heads / desc.layout.num_kv_heads);
+  const int64_t rows_an_item = int64_t{8} * instance.row_tiles;
+  const int64_t items = (rows + rows_an_item - 1) / rows_an_item * desc.layout.num_kv_heads * num_requests;
+  if (num_requests > kMostRequests) return 1;
+  if (kMany * items <= config.cluster_blocks[1]) return 4;
+  return instance.row_tiles > 1 && 2 * items <= config.cluster_blocks[0] ? 2 : 1;
 }
 
 Status launch_decode(const AttnPlan& plan, const AttnArgs& args, void* stream) {
@@ -94,7 +120,8 @@ Status launch_decode(const AttnPlan& plan, const AttnArgs& args, void* stream) {
   params.base = pool_params(args.cache.base, desc.layout);
   if (desc.exact_pages) params.exact = pool_params(args.cache.exact, desc.layout.exact());
   // Blocks start while the stream's previous kernel ends, and wait for it before they touch memory.
-  return launch(plan, image, &params, plan.device().compute_capability >= 90, stream);
+  return launch(plan, image, &params, plan.device().compute_capability >= 90, stream,
+                cluster_of(plan, args.num_requests));
 }
 
 }  // namespace

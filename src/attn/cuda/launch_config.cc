@@ -1,6 +1,7 @@
 #include "attn/cuda/launch_config.h"
 
 #include <algorithm>
+#include <bit>
 
 #include <fmt/format.h>
 
@@ -48,11 +49,27 @@ Result<int32_t> count_blocks(const KernelImage& image, int32_t shared_bytes, int
   return std::min(per_multiprocessor * device.num_multiprocessors, max_blocks);
 }
 
-Status launch(const AttnPlan& plan, const KernelImage& image, void* params, bool overlap, void* stream) {
+Result<int32_t> count_cluster_blocks(const KernelImage& image, int32_t shared_bytes, int32_t cluster,
+                                     int32_t max_blocks) {
+  const OverlappedLaunch launch(dim3(static_cast<unsigned>(max_blocks / cluster * cluster)),
+                                static_cast<unsigned>(image.threads), static_cast<size_t>(shared_bytes), false, nullptr,
+                                static_cast<unsigned>(cluster));
+  int clusters = 0;
+  KVANT_FAIL_IF_ERROR(cuda_status(cudaOccupancyMaxActiveClusters(&clusters, image.function, launch.config()),
+                                  "cudaOccupancyMaxActiveClusters"));
+  return std::min(clusters, max_blocks / cluster) * cluster;
+}
+
+Status launch(const AttnPlan& plan, const KernelImage& image, void* params, bool overlap, void* stream,
+              int32_t cluster) {
   void* arguments[] = {params};
-  const OverlappedLaunch overlapped(dim3(static_cast<unsigned>(plan.launch().num_blocks)),
-                                    static_cast<unsigned>(image.threads),
-                                    static_cast<size_t>(plan.launch().shared_bytes), overlap, stream);
+  const AttnLaunch& config = plan.launch();
+  const int32_t num_blocks =
+      cluster == 1 ? config.num_blocks
+                   : config.cluster_blocks[static_cast<size_t>(std::countr_zero(static_cast<uint32_t>(cluster)) - 1)];
+  const OverlappedLaunch overlapped(dim3(static_cast<unsigned>(num_blocks)), static_cast<unsigned>(image.threads),
+                                    static_cast<size_t>(config.shared_bytes), overlap, stream,
+                                    static_cast<unsigned>(cluster));
   const cudaError_t error = cudaLaunchKernelExC(overlapped.config(), image.function, arguments);
   return error == cudaSuccess ? Status{} : cuda_status(error, fmt::format("launch of {}", plan.route()));
 }

@@ -25,9 +25,15 @@ Status check_current_device(const DeviceInfo& device);
 Result<int32_t> count_blocks(const KernelImage& image, int32_t shared_bytes, int32_t max_blocks,
                              const DeviceInfo& device);
 
-/// Launches `image` on the plan's grid with one argument. Allocates nothing unless it fails. With `overlap` the kernel
-/// may start before the stream's previous one has ended, and waits for it by itself.
-Status launch(const AttnPlan& plan, const KernelImage& image, void* params, bool overlap, void* stream);
+/// Blocks that the device holds at once in clusters of `cluster`, `max_blocks` at most; 0 where it holds none.
+Result<int32_t> count_cluster_blocks(const KernelImage& image, int32_t shared_bytes, int32_t cluster,
+                                     int32_t max_blocks);
+
+/// Launches `image` with one argument on the plan's grid, or on its grid for clusters of `cluster` blocks. Allocates
+/// nothing unless it fails. With `overlap` the kernel may start before the stream's previous one has ended, and waits
+/// for it by itself.
+Status launch(const AttnPlan& plan, const KernelImage& image, void* params, bool overlap, void* stream,
+              int32_t cluster = 1);
 
 /// kCudaError where the device has no image of the kernel, kUnsupported where its shared memory does not fit.
 Status check_image(std::string_view name, const KernelImage& image, const DeviceInfo& device);

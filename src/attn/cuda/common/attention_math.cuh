@@ -16,7 +16,8 @@ inline constexpr float kLnOf2 = 0.69314718055994530942f;
 /// Of a request's first `length` keys, how many a context-parallel rank holds: keys j with (j / interleave) % size ==
 /// rank.
 __device__ __forceinline__ int32_t owned_keys(int32_t length, int32_t rank, int32_t size, int32_t interleave) {
-  if (size == 1) return length;
+  if (size == 1) [[likely]]
+    return length;
   const int32_t cycle = size * interleave;
   const int32_t rest = length % cycle - rank * interleave;
   return length / cycle * interleave + min(max(rest, 0), interleave);

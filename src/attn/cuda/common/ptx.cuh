@@ -89,6 +89,57 @@ __device__ __forceinline__ void store_shared_4(uint32_t address, uint32_t v) {
   asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(v) : "memory");
 }
 
+// Blocks of a cluster run at once and read each other's shared memory. Before Hopper a block is alone.
+__device__ __forceinline__ int32_t cluster_size() {
+  uint32_t size = 1;
+#if __CUDA_ARCH__ >= 900
+  asm("mov.u32 %0, %cluster_nctaid.x;" : "=r"(size));
+#endif
+  return static_cast<int32_t>(size);
+}
+__device__ __forceinline__ int32_t cluster_rank() {
+  uint32_t rank = 0;
+#if __CUDA_ARCH__ >= 900
+  asm("mov.u32 %0, %cluster_ctarank;" : "=r"(rank));
+#endif
+  return static_cast<int32_t>(rank);
+}
+/// A barrier of the cluster in two halves: shared memory written before the first is seen after the second.
+__device__ __forceinline__ void arrive_at_cluster() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+#endif
+}
+__device__ __forceinline__ void wait_for_cluster() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+#endif
+}
+/// What a block of the cluster has at the place of this block's `address`.
+__device__ __forceinline__ uint32_t address_in_cluster(uint32_t address, int32_t rank) {
+  uint32_t there = address;
+#if __CUDA_ARCH__ >= 900
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
+#endif
+  return there;
+}
+__device__ __forceinline__ float4 load_cluster_16(uint32_t address) {
+  float4 v = {};
+#if __CUDA_ARCH__ >= 900
+  asm volatile("ld.shared::cluster.v4.f32 {%0,%1,%2,%3}, [%4];"
+               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+               : "r"(address));
+#endif
+  return v;
+}
+__device__ __forceinline__ float2 load_cluster_8(uint32_t address) {
+  float2 v = {};
+#if __CUDA_ARCH__ >= 900
+  asm volatile("ld.shared::cluster.v2.f32 {%0,%1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(address));
+#endif
+  return v;
+}
+
 __device__ __forceinline__ float exp2_approx(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));

@@ -74,9 +74,9 @@ class DecodeMerge : protected DecodeTiles<Traits> {
 
   /// A warp's sums of row tile n go to the stage that it has read last.
   __device__ __forceinline__ void share_sums(int n) {
-    float* sums = Traits::kSumsInStage ? reinterpret_cast<float*>(&shared_.stages[warp_][0][0] + (to_ - stages_))
-                                       : &shared_.sums_beside[warp_ * 2 * kHeadDim].x;
-    if (lane_ == 0) shared_.sums[warp_] = sums;
+    const uint32_t stage = to_ - stages_;
+    float* sums = sums_of(warp_, stage);
+    if (lane_ == 0) shared_.sums[warp_] = stage;
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
       const int row = 2 * t_ + j;
@@ -87,6 +87,10 @@ class DecodeMerge : protected DecodeTiles<Traits> {
         *reinterpret_cast<float2*>(sums + sum_index(row, kHeadDim / 8 * g_ + 2 * i)) =
             make_float2(acc_[n][i][j], acc_[n][i][j + 2]);
     }
+  }
+  __device__ __forceinline__ float* sums_of(int warp, uint32_t stage) const {
+    return Traits::kSumsInStage ? reinterpret_cast<float*>(&shared_.stages[warp][0][0] + stage)
+                                : &shared_.sums_beside[warp * 2 * kHeadDim].x;
   }
   /// Four channels stay together; lanes that write a row tile spread over the banks.
   __device__ __forceinline__ static int sum_index(int row, int channel) {
@@ -114,7 +118,7 @@ class DecodeMerge : protected DecodeTiles<Traits> {
       for (int w = 0; w < Traits::kWarps; ++w)
         if (is_live(i))
           add(value[i], factor[w],
-              *reinterpret_cast<const float4*>(shared_.sums[w] + sum_index(row % 8, channel_of(i))));
+              *reinterpret_cast<const float4*>(sums_of(w, shared_.sums[w]) + sum_index(row % 8, channel_of(i))));
     if (whole) {
       write_row(s, row, top, sum, value);
       return;
@@ -242,7 +246,6 @@ class DecodeMerge : protected DecodeTiles<Traits> {
     if (lane_ == 0) write_lse(index, top, sum);
   }
 
- private:
   __device__ __forceinline__ void write_lse(int64_t index, float top, float sum) const {
     if (p_.lse != nullptr) p_.lse[index] = top == -INFINITY ? -INFINITY : (top + log2f(sum)) * kLnOf2;
   }

@@ -30,15 +30,18 @@ class DecodePages : protected DecodeQueries<Traits> {
   /// the next 32 entries; the warp shares them by shuffles. Tiles ascend until batch_first_ is reset.
   __device__ __forceinline__ int32_t lane_entry(const detail::Segment& s, int32_t tile) {
     const int32_t last_index = ((16 * (tile + kRoundTiles) - 1) >> p_.page_shift) - batch_first_;
-    if (last_index >= 32) {
-      batch_first_ = (16 * tile) >> p_.page_shift;
-      const int32_t last_page = (s.kv_len - 1) >> p_.page_shift;
-      // Entries outside are poison. What a neighbour's page gives in their place is masked.
-      const int32_t mine = min(max(batch_first_ + lane_, s.first_page), last_page);
-      batch_entry_ = __ldg(&p_.page_table[s.request * p_.page_table_stride + mine]);
-    }
+    if (last_index >= 32) load_entries(s, tile);
     const int32_t token = 16 * tile + 8 * (lane_ / kOctetLanes);
     return __shfl_sync(0xffffffffu, batch_entry_, (token >> p_.page_shift) - batch_first_);
+  }
+
+  /// Asks for the entries of 32 pages from `tile` on.
+  __device__ __forceinline__ void load_entries(const detail::Segment& s, int32_t tile) {
+    batch_first_ = (16 * tile) >> p_.page_shift;
+    const int32_t last_page = (s.kv_len - 1) >> p_.page_shift;
+    // Entries outside are poison. What a neighbour's page gives in their place is masked.
+    const int32_t mine = min(max(batch_first_ + lane_, s.first_page), last_page);
+    batch_entry_ = __ldg(&p_.page_table[s.request * p_.page_table_stride + mine]);
   }
 
   /// Where this lane copies from in page 0 and to in a stage. Constant over a segment, and opaque to the compiler,

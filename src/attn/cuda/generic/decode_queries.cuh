@@ -58,7 +58,8 @@ class DecodeQueries : protected DecodeWork<Traits> {
   /// Starts to copy 16-bit rows to a stage, each lane what it will use itself; they wait there and not in registers.
   /// fp32 rows are read when they are used.
   __device__ __forceinline__ void copy_queries(const detail::Segment& s, uint32_t stage) const {
-    if (p_.q_dtype == DType::kF32) return;
+    if (p_.q_dtype == DType::kF32) [[unlikely]]
+      return;
 #pragma unroll
     for (int n = 0; n < kOwnTiles; ++n) {
       const uint16_t* from = static_cast<const uint16_t*>(p_.q) + lane_row(s, n);
@@ -123,7 +124,7 @@ class DecodeQueries : protected DecodeWork<Traits> {
 
   __device__ __forceinline__ void load_row(const detail::Segment& s, int n, uint32_t stage,
                                            float (&x)[4 * kSteps]) const {
-    if (p_.q_dtype == DType::kF32) {
+    if (p_.q_dtype == DType::kF32) [[unlikely]] {
       const float* from = static_cast<const float*>(p_.q) + lane_row(s, n);
 #pragma unroll
       for (int i = 0; i < kSteps; ++i) {
@@ -146,13 +147,13 @@ class DecodeQueries : protected DecodeWork<Traits> {
   /// Balances and rotates the row; returns its product with the keys' mean.
   __device__ __forceinline__ float condition_row(const detail::Segment& s, float (&x)[4 * kSteps]) const {
     float bias = 0.0f;
-    if (p_.mu != nullptr) {
+    if (p_.mu != nullptr) [[unlikely]] {
 #pragma unroll
       for (int i = 0; i < 4 * kSteps; ++i) bias += x[i] * p_.mu[s.head * kHeadDim + channel(i)];
       bias += __shfl_xor_sync(0xffffffffu, bias, 1);
       bias += __shfl_xor_sync(0xffffffffu, bias, 2);
     }
-    if (p_.z != nullptr) {
+    if (p_.z != nullptr) [[unlikely]] {
 #pragma unroll
       for (int i = 0; i < 4 * kSteps; ++i) x[i] *= p_.z[s.head * kHeadDim + channel(i)];
       hadamard(x);

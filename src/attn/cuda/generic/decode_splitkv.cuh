@@ -10,7 +10,7 @@
 #include <cstdint>
 
 #include "attn/cuda/common/codecs.cuh"
-#include "attn/cuda/generic/decode_merge.cuh"
+#include "attn/cuda/generic/decode_cluster.cuh"
 #include "attn/cuda/generic/decode_splitkv.h"
 #include "core/kernel_overlap.cuh"
 
@@ -49,6 +49,11 @@ struct DecodeTraits {
   static constexpr bool kAlone = !kSharedRows;
   /// Fewest tiles a block takes, so that little work is not cut into parts that cost more to merge.
   static constexpr int kMinShare = 2 * kWarps;
+  /// The same for parts of items in blocks of their own; merging within a cluster is cheap.
+  static constexpr int kMinPart = kTileBytes >= 8192 ? 4 * kWarps : 2 * kWarps;
+  static constexpr int kPartTiles = 4 * kWarps;
+  /// Whether blocks of a cluster may share an item: a warp's stages take the sums of all rows then.
+  static constexpr bool kClusters = !kSharedRows;
   static constexpr int kStageBytes = kRoundTiles * kTileBytes;
   /// Rounds of a warp in shared memory: at least 16 KiB under way per scheduler hides the memory's latency.
   static constexpr int kStages = kStageBytes >= 8192 ? 2 : kStageBytes >= 4096 ? 3 : 4;
@@ -75,10 +80,11 @@ struct DecodeTraits {
     float4 sums_beside[kSumsInStage ? 1 : kWarps * 2 * kHeadDim];
     float2 state[kWarps][kRows];
     float bias[kWarps][kRows];  ///< What conditioning adds to a row's scores.
-    const float* sums[kWarps];  ///< The stage that holds a warp's sums, eight rows at a time.
+    uint32_t sums[kWarps];      ///< Which byte of a warp's stages starts its sums, eight rows at a time.
     detail::Segment segments[kSegments];
     ExactTiles exact[kExact ? kWarps : 1];
     detail::Chunks chunks;
+    detail::Sharing sharing[kWarps];
     int4 scan[kWarps];
     float k_factor[kWarps], v_factor[kWarps];  ///< Undo the codecs' factors and the cache's scales.
     int32_t is_last;
@@ -87,26 +93,33 @@ struct DecodeTraits {
                 "256 requests take no blocks from a multiprocessor");
   static_assert(!kSharedRows || kRowTiles == kWarps, "a row tile for each warp");
   static_assert(kHeadDim % 64 == 0, "lanes hold whole chunks of 64 channels");
+  static_assert(!kClusters || kStages * kStageBytes >= kRowTiles * 8 * 4 * kHeadDim, "a warp's sums of all rows");
   static_assert(KCodec::kBf16Math == VCodec::kBf16Math, "P and Q share their operand type with V and K");
 };
 
 /// One block's work, from its share of the tiles to the rows that it is the last to finish.
 template <class Traits>
-class DecodeBlock : private DecodeMerge<Traits> {
+class DecodeBlock : private DecodeCluster<Traits> {
  public:
-  using Base = DecodeMerge<Traits>;
+  using Base = DecodeCluster<Traits>;
   using Base::attend;
   using Base::Base;
   using Base::chunk;
   using Base::copy_index_;
   using Base::finish;
+  using Base::finish_in_cluster;
+  using Base::has_one;
+  using Base::is_alone;
   using Base::lane_;
+  using Base::leave_nothing;
+  using Base::leave_sums;
   using Base::next_segment;
   using Base::p_;
   using Base::prefetch_page_table;
   using Base::scan_lengths;
   using Base::segment;
   using Base::shared_;
+  using Base::sharing;
   using Base::touch_parameters;
 
   __device__ void run() {
@@ -116,13 +129,14 @@ class DecodeBlock : private DecodeMerge<Traits> {
     prefetch_page_table();
     const detail::Chunks chunks = scan_lengths();
     if (static_cast<int32_t>(blockIdx.x) * chunks.size >= chunks.total) return;  // The block's first.
-    const bool alone = Traits::kAlone && chunks.alone, leads = (alone ? lane_ : threadIdx.x) == 0;
+    const bool one = has_one(chunks.sharing), alone = is_alone(chunks.sharing);
+    const bool leads = (alone ? lane_ : threadIdx.x) == 0;
     // A team's leader finds segments two ahead: barriers at a segment's end make them known to all before the next one
     // starts, and that one copies ahead. The one that is found takes the place of the one before that at work.
-    for (int32_t index = 1;; index = index == 2 ? 0 : index + 1) {
+    for (int32_t index = one ? 0 : 1;; index = index == 2 ? 0 : index + 1) {
       const bool is_first = copy_index_ < 0 && index == 1, is_second = copy_index_ < 0 && index == 2;
-      if (leads && (!Traits::kOneSegment || !alone || is_first)) {
-        const int32_t position = is_first ? chunk() * shared_.chunks.size : segment(index == 2 ? 0 : index + 1).next;
+      if (leads && !one && (!Traits::kOneSegment || !alone || is_first)) {
+        const int32_t position = is_first ? chunk() * chunks.size : segment(index == 2 ? 0 : index + 1).next;
         segment(index == 0 ? 2 : index - 1) = next_segment(position);
       }
       if (is_first) continue;
@@ -132,10 +146,27 @@ class DecodeBlock : private DecodeMerge<Traits> {
         continue;
       }
       const detail::Segment& s = segment(index);
-      if (s.tile_begin >= s.tile_end) return;
-      attend(index);
-      finish(s);
+      const bool works = s.tile_begin < s.tile_end;
+      if (works) {
+        attend(index);
+        if (!in_cluster()) {
+          finish(s);
+          if (has_one(sharing())) return;
+          continue;
+        }
+        leave_sums();
+      } else {
+        if (!in_cluster()) return;
+        leave_nothing();
+      }
+      finish_in_cluster(s);
+      return;
     }
+  }
+
+ private:
+  __device__ __forceinline__ bool in_cluster() const {
+    return Traits::kClusters && sharing() == detail::Sharing::kPart && cluster_size() > 1;
   }
 };
 

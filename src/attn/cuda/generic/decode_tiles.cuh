@@ -49,6 +49,7 @@ class DecodeTiles : protected DecodePages<Traits> {
   using Base::factor_;
   using Base::fetch_scales;
   using Base::g_;
+  using Base::has_one;
   using Base::kHeadDim;
   using Base::kLaneDims;
   using Base::kNoBatch;
@@ -61,6 +62,7 @@ class DecodeTiles : protected DecodePages<Traits> {
   using Base::lane_copies;
   using Base::lane_entry;
   using Base::leave_base_units;
+  using Base::load_entries;
   using Base::mma;
   using Base::offset_;
   using Base::outgrown_;
@@ -73,6 +75,7 @@ class DecodeTiles : protected DecodePages<Traits> {
   using Base::segment;
   using Base::set_reference;
   using Base::shared_;
+  using Base::sharing;
   using Base::stages_;
   using Base::start_queries;
   using Base::sum_;
@@ -145,7 +148,8 @@ class DecodeTiles : protected DecodePages<Traits> {
   /// Products become weights: exp2 of scores less the reference maximum, which moves when a score has outgrown it.
   template <int kCount>
   __device__ __forceinline__ void softmax(float (&c)[kCount][kRowTiles][4]) {
-    if (p_.soft_cap > 0.0f) cap(c);
+    if (p_.soft_cap > 0.0f) [[unlikely]]
+      cap(c);
     bool outgrown = false;
 #pragma unroll
     for (int r = 0; r < kCount; ++r)
@@ -158,7 +162,8 @@ class DecodeTiles : protected DecodePages<Traits> {
           else
             outgrown |= c[r][n][i] > outgrown_[n][i & 1];
         }
-    if (__any_sync(0xffffffffu, outgrown)) rescale(c);
+    if (__any_sync(0xffffffffu, outgrown)) [[unlikely]]
+      rescale(c);
 #pragma unroll
     for (int r = 0; r < kCount; ++r) {
 #pragma unroll
@@ -259,8 +264,9 @@ class DecodeTiles : protected DecodePages<Traits> {
     const Range range = warp_range(s);
     copy_index_ = index;
     next_ = range.first, copy_last_ = range.last;
-    copies_ = lane_copies(s.head);
     batch_first_ = kNoBatch;
+    if (next_ < copy_last_) load_entries(s, next_);  // Addresses are found while entries are waited for.
+    copies_ = lane_copies(s.head);
   }
 
   /// The next round from `tile` on that has base pages, or one at or beyond `last`, and the lane's page.
@@ -305,7 +311,7 @@ class DecodeTiles : protected DecodePages<Traits> {
   /// segment's follow, so that stages hold rounds without gaps until that one is exhausted, too.
   __device__ __forceinline__ Round copy_next(int32_t index, uint32_t to) {
     if constexpr (!Traits::kExact) {
-      if (next_ >= copy_last_ && copy_index_ == index) start_copies(index == 2 ? 0 : index + 1);
+      if (next_ >= copy_last_ && copy_index_ == index && !has_one(sharing())) start_copies(index == 2 ? 0 : index + 1);
     }
     int32_t entry = 0;
     const Round round = next_round(segment(copy_index_), next_, copy_last_, entry);
@@ -359,7 +365,8 @@ class DecodeTiles : protected DecodePages<Traits> {
         k.load(k_rows, k_rows + Traits::kKScales, k_read);
         products(k, c[r]);
       }
-      if (now.tile < full_begin || now.tile > full_last || now.dead != 0) mask_round(s, now, last, from_, c);
+      if (now.tile < full_begin || now.tile > full_last || now.dead != 0) [[unlikely]]
+        mask_round(s, now, last, from_, c);
       softmax(c);
 #pragma unroll
       for (int r = 0; r < kRoundTiles; ++r) {

@@ -31,7 +31,16 @@ __device__ __forceinline__ int32_t divide(int32_t a, int32_t b) {
   const int32_t rest = a - quotient * b;
   return quotient + (rest >= b ? 1 : 0) - (rest < 0 ? 1 : 0);
 }
+__device__ __forceinline__ int32_t divide_up_quick(int32_t a, int32_t b) { return divide(a + b - 1, b); }
 __device__ __forceinline__ int32_t divide_up(int32_t a, int32_t b) { return (a + b - 1) / b; }
+
+/// Who works on a chunk.
+enum class Sharing : int8_t {
+  kBlock,  ///< A block, on any number of segments.
+  kPart,   ///< A block, on one segment, which each warp finds by itself.
+  kWarp,   ///< A warp, on any number of whole items.
+  kItem,   ///< A warp, on one whole item.
+};
 
 /// All work, cut into equal chunks, one a block or one a warp. Positions count tiles of items in order.
 struct Chunks {
@@ -39,7 +48,7 @@ struct Chunks {
   int32_t
       item;  ///< Positions of an item, in so far as items are alike and no chunk crosses from one to another; else 0.
   int32_t size;
-  bool alone;  ///< Chunks are whole items, one a warp.
+  Sharing sharing;
 };
 
 /// `item` is the tiles of an item where all items are alike, else 0. Whole items, or whole parts of an item, save a
@@ -50,15 +59,17 @@ template <int kWarps, int kLeast, bool kLargeTiles, int kMostAlone>
 __device__ __forceinline__ Chunks cut_work(int32_t total, int32_t item, int32_t num_items, int32_t num_blocks) {
   if (kMostAlone > 0 && item > 0) {
     const int32_t warps = kWarps * num_blocks, items = divide(num_items + warps - 1, warps);
-    if (items <= kMostAlone && int64_t{10} * items * item * warps <= int64_t{11} * total)
-      return {total, item, items * item, true};
+    if (items <= kMostAlone && int64_t{10} * items * warps <= int64_t{11} * num_items)
+      return {total, item, items * item, Sharing::kWarp};
   }
   static_assert((kLeast & (kLeast - 1)) == 0, "rounding up needs no division");
   constexpr int32_t kSpread = 128;
   const int32_t least = kLargeTiles && total > kSpread * kLeast ? 2 * kLeast : kLeast;
   if (total <= least * num_blocks) {  // Latency counts, and divisions with it.
     const int32_t padded = item < least ? 0 : (item + least - 1) & -least;
-    return {padded > 0 ? num_items * padded : total, padded, least, false};
+    if (padded > 0 && num_items * padded <= least * num_blocks)
+      return {num_items * padded, padded, least, Sharing::kBlock};
+    return {total, 0, least, Sharing::kBlock};  // Each block has a chunk, which the padded items might not.
   }
   const int32_t share = divide_up(total, num_blocks);
   if (item > 0) {
@@ -67,9 +78,9 @@ __device__ __forceinline__ Chunks cut_work(int32_t total, int32_t item, int32_t 
     const int32_t size = parts > 1 ? divide_up(item, parts) : items * item;
     const int32_t padded = size < item ? divide_up(item, size) * size : item;
     const int32_t positions = num_items * padded;
-    if (10 * size <= 11 * share) return {positions, padded, size, false};
+    if (10 * size <= 11 * share) return {positions, padded, size, Sharing::kBlock};
   }
-  return {total, 0, share, false};
+  return {total, 0, share, Sharing::kBlock};
 }
 
 /// Scores may exceed the running reference by this much (a factor 2^8) before it moves: P stays within f16.
@@ -126,7 +137,17 @@ class DecodeContext {
   float sum_[kRowTiles][2];
 
   // A team is the warps that work on the same segment: a block's, or one alone.
-  __device__ __forceinline__ bool alone() const { return Traits::kAlone && shared_.chunks.alone; }
+  __device__ __forceinline__ detail::Sharing sharing() const { return shared_.sharing[warp_]; }
+  __device__ __forceinline__ static bool is_alone(detail::Sharing sharing) {
+    return Traits::kAlone && (sharing == detail::Sharing::kWarp || sharing == detail::Sharing::kItem);
+  }
+  __device__ __forceinline__ bool alone() const { return is_alone(sharing()); }
+  /// Whether a team has one segment and no more.
+  __device__ __forceinline__ static bool has_one(detail::Sharing sharing) {
+    return sharing == detail::Sharing::kPart || sharing == detail::Sharing::kItem;
+  }
+  /// Whether each warp keeps its segments by itself.
+  __device__ __forceinline__ bool own_segments() const { return sharing() != detail::Sharing::kBlock; }
   __device__ __forceinline__ int32_t chunk() const {
     return static_cast<int32_t>(alone() ? warp_ * gridDim.x + blockIdx.x : blockIdx.x);
   }
@@ -139,9 +160,9 @@ class DecodeContext {
   /// What the team works on, and then: three segments in turn; registers are dearer than shared memory.
   __device__ __forceinline__ detail::Segment& segment(int32_t index) const {
     if constexpr (Traits::kOneSegment)
-      return shared_.segments[!alone() ? index : index == 0 ? warp_ : Traits::kWarps];
+      return shared_.segments[!own_segments() ? index : index == 0 ? warp_ : Traits::kWarps];
     else
-      return shared_.segments[(alone() ? 3 * warp_ : 0) + index];
+      return shared_.segments[(own_segments() ? 3 * warp_ : 0) + index];
   }
 
   __device__ __forceinline__ float bias(int n, int j) const { return shared_.bias[warp_][8 * n + 2 * t_ + j]; }
@@ -194,9 +215,11 @@ class DecodeWork : protected DecodeContext<Traits> {
     return detail::cut_work<Traits::kWarps, Traits::kMinShare, (Traits::kTileBytes >= 8192), kMostAlone>(
         total, item, num_items, static_cast<int32_t>(gridDim.x));
   }
-  __device__ __forceinline__ static int32_t inclusive_sum(int32_t sum, int32_t lane) {
+  /// Over the lanes up to and with this one, of the first `lanes`.
+  __device__ __forceinline__ static int32_t inclusive_sum(int32_t sum, int32_t lane, int32_t lanes = 32) {
 #pragma unroll
     for (int32_t delta = 1; delta < 32; delta *= 2) {
+      if (delta >= lanes) break;
       const int32_t other = __shfl_up_sync(0xffffffffu, sum, delta);
       if (lane >= delta) sum += other;
     }
@@ -216,11 +239,25 @@ class DecodeWork : protected DecodeContext<Traits> {
     const int32_t items = tiles > 0 ? e.row_tiles * p_.num_kv_heads : 0;
     const int32_t least = __reduce_min_sync(0xffffffffu, items > 0 ? tiles : 0x7fffffff);
     const int32_t most = __reduce_max_sync(0xffffffffu, tiles);
-    const int32_t items_before = inclusive_sum(items, lane_);
-    const int32_t num_items = __shfl_sync(0xffffffffu, items_before, 31);
+    const uint32_t empty = __ballot_sync(0xffffffffu, is_one && items == 0);
+    if (empty != 0) [[unlikely]] {
+      for (int32_t r = blockIdx.x; r < p_.num_requests; r += gridDim.x)
+        if ((empty >> r & 1) != 0) write_empty_rows(r);
+    }
+    // Where each item gets parts of its own, a block's segment is found at once.
+    const bool alike = least == most;
+    const int32_t cluster = cluster_size(), num_blocks = static_cast<int32_t>(gridDim.x);
+    int32_t parts = parts_of(alike ? most : tiles, cluster);
+    const int32_t items_before = inclusive_sum(alike ? items : items * parts, lane_, p_.num_requests);
+    const int32_t num_items = __shfl_sync(0xffffffffu, items_before, p_.num_requests - 1);
+    if (alike) parts = parts_of_alike(parts, most, num_items, cluster, num_blocks);
+    const int32_t each = alike ? parts : 1;
+    if (each > 0 && num_items * each <= num_blocks) [[likely]]
+      return find_part(e, items, parts, items_before * each, num_items * each, cluster);
     int32_t before = most * items_before;
-    if (least != most) before = inclusive_sum(tiles * items, lane_);
-    const detail::Chunks chunks = cut(__shfl_sync(0xffffffffu, before, 31), least == most ? most : 0, num_items);
+    if (!alike) before = inclusive_sum(tiles * items, lane_);
+    const detail::Chunks chunks =
+        cut(__shfl_sync(0xffffffffu, before, p_.num_requests - 1), alike ? most : 0, num_items);
     if (warp_ == 0) {
       if (is_one) prefix_[lane_ + 1] = chunks.item > 0 ? items_before * chunks.item : before;
       if (lane_ == 0) {
@@ -228,17 +265,109 @@ class DecodeWork : protected DecodeContext<Traits> {
         shared_.chunks = chunks;
       }
     }
-    const uint32_t empty = __ballot_sync(0xffffffffu, is_one && items == 0);
-    for (int32_t r = blockIdx.x; r < p_.num_requests; r += gridDim.x)
-      if ((empty >> r & 1) != 0) write_empty_rows(r);
-    if (chunks.alone)
+    if (lane_ == 0) shared_.sharing[warp_] = chunks.sharing;
+    if (chunks.sharing == detail::Sharing::kWarp)
       __syncthreads();
     else
       __syncwarp();
     return chunks;
   }
 
+  /// Parts that an item of so many tiles is cut into where blocks abound, whole clusters of them.
+  __device__ __forceinline__ static int32_t parts_of(int32_t tiles, int32_t cluster) {
+    const int32_t least = (cluster > 1 ? Traits::kPartTiles : Traits::kMinPart) * cluster;  // A power of two.
+    return min((tiles + least - 1) >> (31 - __clz(least)), kMaxDecodeBlocks) * cluster;
+  }
+  /// The same for items that are all alike: as many parts as there are blocks for, or 0 where that leaves more than a
+  /// tenth of the blocks without work.
+  __device__ __forceinline__ static int32_t parts_of_alike(int32_t wanted, int32_t tiles, int32_t num_items,
+                                                           int32_t cluster, int32_t num_blocks) {
+    if (wanted * num_items <= num_blocks) return wanted;
+    if (num_items > num_blocks) return 0;
+    const int32_t parts = detail::divide(num_blocks, num_items) & -cluster;
+    if (parts == 0) return 0;
+    const int64_t size = detail::divide_up(tiles, parts);
+    return 10 * size * num_blocks <= int64_t{11} * num_items * tiles + 11 * num_blocks ? parts : 0;
+  }
+
+  /// Finds the block's part, each warp for itself. A lane holds a request's extent, items and parts an item; up
+  /// to and with that request there are `chunks_to` of `total` chunks.
+  __device__ __forceinline__ detail::Chunks find_part(const Extent& e, int32_t items, int32_t parts, int32_t chunks_to,
+                                                      int32_t total, int32_t cluster) {
+    const auto chunk = static_cast<int32_t>(blockIdx.x);
+    const detail::Chunks chunks = {total, 0, 1, detail::Sharing::kPart};
+    const uint32_t owners = __ballot_sync(0xffffffffu, chunks_to > chunk);
+    if (lane_ == __ffs(static_cast<int>(owners)) - 1) {
+      const int32_t local = chunk - (chunks_to - items * parts);
+      const int32_t item = detail::divide(local, parts);
+      leave_part(e, lane_, item, local - item * parts, parts, cluster, chunks.sharing);
+    }
+    __syncwarp();
+    return chunks;
+  }
+
+  /// The same where all requests are alike, as long as there is one item at most for each block or warp.
+  __device__ __forceinline__ bool find_alike(int32_t tiles, int32_t items, detail::Chunks& chunks) {
+    const auto num_blocks = static_cast<int32_t>(gridDim.x);
+    const int32_t num_items = p_.num_requests * items;
+    int32_t parts = parts_of_alike(parts_of(tiles, 1), tiles, num_items, 1, num_blocks);
+    chunks = {num_items * parts, 0, 1, detail::Sharing::kPart};
+    if (parts == 0) {
+      const int32_t warps = Traits::kWarps * num_blocks;
+      if (!Traits::kAlone || num_items > warps || 10 * warps > 11 * num_items) return false;
+      parts = 1;
+      chunks = {num_items, 0, 1, detail::Sharing::kItem};
+    }
+    if (lane_ == 0) {
+      const bool alone = chunks.sharing == detail::Sharing::kItem;
+      const auto chunk = static_cast<int32_t>(alone ? warp_ * gridDim.x + blockIdx.x : blockIdx.x);
+      if (chunk < chunks.total) {
+        const int32_t index = detail::divide(chunk, parts), request = detail::divide(index, items);
+        leave_part(extent(request), request, index - request * items, chunk - index * parts, parts, 1, chunks.sharing);
+      } else {
+        shared_.sharing[warp_] = chunks.sharing;
+        own_segment().tile_begin = own_segment().tile_end = 0;
+      }
+    }
+    __syncwarp();
+    return true;
+  }
+
+  __device__ __forceinline__ detail::Segment& own_segment() const {
+    return shared_.segments[Traits::kOneSegment ? warp_ : 3 * warp_];
+  }
+  /// Tells this warp's lanes that its team works on one of the parts of a request's item.
+  __device__ __forceinline__ void leave_part(const Extent& e, int32_t request, int32_t item, int32_t part,
+                                             int32_t parts, int32_t cluster, detail::Sharing sharing) {
+    const auto chunk = static_cast<int32_t>(blockIdx.x);
+    const int32_t size = max(detail::divide_up_quick(e.tiles(), parts), Traits::kWarps);
+    detail::Segment s;
+    s.tile_begin = e.tile_begin + part * size;
+    s.tile_end = min(e.tile_end, s.tile_begin + size);
+    s.next = 0;
+    s.first_chunk = chunk - part;
+    s.last_chunk = s.first_chunk + (cluster > 1 ? parts : detail::divide_up_quick(e.tiles(), size)) - 1;
+    set_item(s, e, request, item);
+    shared_.sharing[warp_] = sharing;
+    own_segment() = s;
+  }
+
   __device__ detail::Chunks scan_many() {
+    // Requests that are all alike need no sums, and no search.
+    const Extent model = extent(0);
+    bool alike = model.tiles() > 0;
+#pragma unroll 2
+    for (auto r = static_cast<int32_t>(threadIdx.x); r < p_.num_requests; r += Traits::kThreads) {
+      const Extent e = extent(r);
+      alike = alike && e.tiles() == model.tiles() && e.row_tiles == model.row_tiles;
+    }
+    detail::Chunks chunks;
+    if (__syncthreads_and(alike ? 1 : 0) != 0 && find_alike(model.tiles(), model.row_tiles * p_.num_kv_heads, chunks))
+      return chunks;
+    return scan_all();
+  }
+
+  __device__ detail::Chunks scan_all() {
     const int32_t per_thread = (p_.num_requests + Traits::kThreads - 1) / Traits::kThreads;
     const int32_t first = threadIdx.x * per_thread;
     const int32_t last = min(first + per_thread, p_.num_requests);
@@ -276,6 +405,7 @@ class DecodeWork : protected DecodeContext<Traits> {
       prefix_[0] = 0;
       shared_.chunks = chunks;
     }
+    if (lane_ == 0) shared_.sharing[warp_] = chunks.sharing;
     __syncthreads();
     for (int32_t r = blockIdx.x; r < p_.num_requests; r += gridDim.x)
       if (prefix_[r + 1] == prefix_[r]) write_empty_rows(r);
@@ -304,11 +434,7 @@ class DecodeWork : protected DecodeContext<Traits> {
     const int32_t offset = position - prefix_[low];
     const int32_t item = detail::divide(offset, positions);
     detail::Segment s;
-    s.request = low;
-    s.head = detail::divide(item, e.row_tiles);
-    s.row_tile = item - s.head * e.row_tiles;
-    s.q_begin = e.q_begin, s.q_len = e.q_len, s.kv_len = e.kv_len, s.global_len = e.global_len;
-    s.first_page = e.first_key >> p_.page_shift;
+    set_item(s, e, low, item);
     const int32_t item_begin = prefix_[low] + item * positions;
     s.next = min(end, item_begin + positions);
     s.tile_begin = e.tile_begin + position - item_begin;
@@ -317,6 +443,16 @@ class DecodeWork : protected DecodeContext<Traits> {
     const int32_t last = item_begin + e.tiles() - 1;
     s.first_chunk = chunk - detail::divide(max(begin - item_begin, 0) + chunks.size - 1, chunks.size);
     s.last_chunk = chunk + detail::divide(max(last - begin, 0), chunks.size);
+    return s;
+  }
+
+  /// Names an item of a request and the keys that its rows see.
+  __device__ __forceinline__ void set_item(detail::Segment& s, const Extent& e, int32_t request, int32_t item) const {
+    s.request = request;
+    s.head = e.row_tiles == 1 ? item : detail::divide(item, e.row_tiles);
+    s.row_tile = item - s.head * e.row_tiles;
+    s.q_begin = e.q_begin, s.q_len = e.q_len, s.kv_len = e.kv_len, s.global_len = e.global_len;
+    s.first_page = e.first_key >> p_.page_shift;
     // What the oldest row sees, or a tree's every row, and what is inside the window of the newest row (tree rows lie
     // within the block).
     const int32_t own_keys = p_.draft_mask == DraftMask::kPacked   ? e.q_len
@@ -327,7 +463,6 @@ class DecodeWork : protected DecodeContext<Traits> {
         p_.window == 0 ? 0 : owned_keys(max(e.global_len - p_.window, 0), p_.cp_rank, p_.cp_size, p_.cp_interleave);
     s.full_begin = (gone + Traits::kTileTokens - 1) / Traits::kTileTokens;
     s.full_end = seen / Traits::kTileTokens;
-    return s;
   }
 
   /// Brings the parameters to the constant cache, which takes no result of the stream's previous kernel.
