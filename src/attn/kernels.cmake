@@ -105,15 +105,18 @@ function(kvant_instantiate_prefill)
 endfunction()
 
 # The core matrix pads head dim 64 to 128 where only the generic kernel runs, and expands f16 caches like quantised ones.
-# Accumulators of heads wider than 128 leave no registers for more than 64 rows.
+# Gemma's heads are 256 wide. Accumulators of heads wider than 128 leave no registers for more than 64 rows.
 kvant_instantiate_prefill(KERNEL prefill_flash FOLDER generic TRAITS PrefillTraits
   SOURCES kBf16 kQuantised DIMS 128:128 ROWS 64 128)
+kvant_instantiate_prefill(KERNEL prefill_flash FOLDER generic TRAITS PrefillTraits
+  SOURCES kBf16 kQuantised DIMS 256:256 ROWS 64)
 if(KVANT_CUDA_MATRIX STREQUAL "full")
   kvant_instantiate_prefill(KERNEL prefill_flash FOLDER generic TRAITS PrefillTraits SOURCES kF16 DIMS 128:128 ROWS 64 128)
   kvant_instantiate_prefill(KERNEL prefill_flash FOLDER generic TRAITS PrefillTraits
     SOURCES kBf16 kF16 kQuantised DIMS 64:64 ROWS 64 128)
   kvant_instantiate_prefill(KERNEL prefill_flash FOLDER generic TRAITS PrefillTraits
-    SOURCES kBf16 kF16 kQuantised DIMS 192:128 256:256 ROWS 64)
+    SOURCES kBf16 kF16 kQuantised DIMS 192:128 ROWS 64)
+  kvant_instantiate_prefill(KERNEL prefill_flash FOLDER generic TRAITS PrefillTraits SOURCES kF16 DIMS 256:256 ROWS 64)
 endif()
 if("90a" IN_LIST kvant_cuda_architectures)
   kvant_instantiate_prefill(KERNEL prefill_wgmma FOLDER sm90 TRAITS PrefillWgmmaTraits
