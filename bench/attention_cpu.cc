@@ -13,8 +13,10 @@
 #include <fmt/format.h>
 
 #include "core/read_bandwidth.h"
+#include "engine/cache/layer_groups.h"
 #include "kvant/attn/append.h"
 #include "kvant/attn/attention.h"
+#include "kvant/core/device.h"
 #include "kvant/core/thread_pool.h"
 
 namespace {
@@ -41,7 +43,7 @@ AttnDesc make_desc(KvFormat format, bool exact_pages) {
   desc.layout.head_dim_k = desc.layout.head_dim_v = 64;
   desc.layout.num_kv_heads = 3;
   desc.layout.page_size = kPageSize;
-  if (format == KvFormat::kNvfp4) desc.layout.order = TokenHeadOrder::kHnd;  // As the engine keeps it.
+  desc.layout = engine::device_layout(desc.layout, cpu_device());
   desc.exact_pages = exact_pages;
   desc.softmax_scale = 0.125f;
   return desc;

@@ -58,6 +58,17 @@ KVANT_HD float f16_to_float(uint16_t half) {
   return bits_to_float(float_to_bits(scaled) | sign);
 }
 
+/// A float's magnitude rounded, ties to even, to a format with kShift fewer mantissa bits. Below the format's smallest
+/// normal number, kMinNormal, the sum with kMagic has an ulp of the smallest subnormal: its low bits count those.
+/// The magnitude must not round beyond the format's largest number. All three are bits of floats; kRebias moves the
+/// exponent.
+template <int kShift, uint32_t kMinNormal, uint32_t kMagic, uint32_t kRebias>
+KVANT_HD uint32_t round_magnitude(uint32_t magnitude) {
+  if (magnitude < kMinNormal) return float_to_bits(fl_add(bits_to_float(magnitude), bits_to_float(kMagic))) - kMagic;
+  const uint32_t rounded = magnitude + ((1u << (kShift - 1)) - 1u) + ((magnitude >> kShift) & 1u);
+  return (rounded - kRebias) >> kShift;
+}
+
 /// Round to nearest even; NaN stays NaN (quiet), overflow becomes inf.
 KVANT_HD uint16_t float_to_f16(float value) {
   const uint32_t bits = float_to_bits(value);
@@ -65,13 +76,8 @@ KVANT_HD uint16_t float_to_f16(float value) {
   const uint32_t magnitude = bits & 0x7fffffffu;
   if (magnitude > 0x7f800000u) return static_cast<uint16_t>(sign | 0x7e00u | ((magnitude >> 13) & 0x3ffu));
   if (magnitude >= 0x477ff000u) return static_cast<uint16_t>(sign | 0x7c00u);
-  if (magnitude < 0x38800000u) {
-    // The sum with 0.5 has an ulp of 2^-24, the smallest subnormal of f16.
-    const float shifted = bits_to_float(magnitude) + 0.5f;
-    return static_cast<uint16_t>(sign | (float_to_bits(shifted) - 0x3f000000u));
-  }
-  const uint32_t rounded = magnitude + 0xfffu + ((magnitude >> 13) & 1u);
-  return static_cast<uint16_t>(sign | ((rounded - 0x38000000u) >> 13));
+  // Subnormals: below 2^-14, counted in 2^-24 by the sum with 2^-1.
+  return static_cast<uint16_t>(sign | round_magnitude<13, 0x38800000u, 0x3f000000u, 0x38000000u>(magnitude));
 }
 
 inline constexpr uint8_t kE4m3Nan = 0x7f;
@@ -83,13 +89,8 @@ KVANT_HD uint8_t float_to_e4m3(float value) {
   const uint32_t magnitude = bits & 0x7fffffffu;
   if (magnitude > 0x7f800000u) return static_cast<uint8_t>(sign | kE4m3Nan);
   if (magnitude >= 0x43e00000u) return static_cast<uint8_t>(sign | 0x7eu);
-  if (magnitude < 0x3c800000u) {
-    // Below 2^-6: the sum with 2^14 has an ulp of 2^-9, the smallest subnormal of e4m3.
-    const float shifted = fl_add(bits_to_float(magnitude), 16384.0f);
-    return static_cast<uint8_t>(sign | (float_to_bits(shifted) - 0x46800000u));
-  }
-  const uint32_t rounded = magnitude + 0x7ffffu + ((magnitude >> 20) & 1u);
-  return static_cast<uint8_t>(sign | ((rounded - 0x3c000000u) >> 20));
+  // Subnormals: below 2^-6, counted in 2^-9 by the sum with 2^14.
+  return static_cast<uint8_t>(sign | round_magnitude<20, 0x3c800000u, 0x46800000u, 0x3c000000u>(magnitude));
 }
 
 KVANT_HD float e4m3_to_float(uint8_t code) {
@@ -109,13 +110,8 @@ KVANT_HD uint8_t float_to_e2m1(float value) {
   const uint32_t magnitude = bits & 0x7fffffffu;
   if (magnitude > 0x7f800000u) return 0;
   if (magnitude >= 0x40c00000u) return static_cast<uint8_t>(sign | 7u);
-  if (magnitude < 0x3f800000u) {
-    // Below 1: the sum with 2^22 has an ulp of 0.5.
-    const float shifted = fl_add(bits_to_float(magnitude), 4194304.0f);
-    return static_cast<uint8_t>(sign | (float_to_bits(shifted) - 0x4a800000u));
-  }
-  const uint32_t rounded = magnitude + 0x1fffffu + ((magnitude >> 22) & 1u);
-  return static_cast<uint8_t>(sign | ((rounded - 0x3f000000u) >> 22));
+  // Its subnormal: below 1, counted in 0.5 by the sum with 2^22.
+  return static_cast<uint8_t>(sign | round_magnitude<22, 0x3f800000u, 0x4a800000u, 0x3f000000u>(magnitude));
 }
 
 KVANT_HD float e2m1_to_float(uint8_t code) {

@@ -9,6 +9,8 @@
 #include <hwy/cache_control.h>
 #include <hwy/highway.h>
 
+#include <type_traits>
+
 #include "attn/cpu/attention_kernels.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -36,6 +38,16 @@ HWY_INLINE void store_four_sums(D d, V a, V b, V c, V e, float* out) {
       hn::Add(hn::BitCast(d, hn::InterleaveLower(du64, ab, ce)), hn::BitCast(d, hn::InterleaveUpper(du64, ab, ce)));
   const hn::FixedTag<float, 4> d4;
   hn::StoreU(add_blocks(d, sums), d4, out);
+}
+
+/// Calls body(integral_constant<kRows>, first row) for groups of one to four rows, as many as registers hold sums of.
+template <class Body>
+HWY_INLINE void for_row_groups(int32_t num_rows, const Body& body) {
+  int32_t row = 0;
+  for (; num_rows - row == 3 || num_rows - row > 4; row += 3) body(std::integral_constant<int, 3>(), row);
+  if (num_rows - row == 4) return body(std::integral_constant<int, 4>(), row);
+  if (num_rows - row == 2) return body(std::integral_constant<int, 2>(), row);
+  if (num_rows - row == 1) return body(std::integral_constant<int, 1>(), row);
 }
 
 /// Asks memory for the rows that are read soon, a few at a time: it takes in only so many wishes at once.

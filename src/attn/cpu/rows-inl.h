@@ -114,14 +114,12 @@ void score_rows(const RowTile& tile, int32_t row) {
 /// Keys are taken in fours: scores of those that do not count are masked by the softmax.
 template <class Codec>
 void row_scores(const RowTile& tile) {
-  int32_t row = 0;
-  for (; tile.num_rows - row == 3 || tile.num_rows - row > 4; row += 3) score_rows<Codec, 3, 1>(tile, row);
-  if (tile.num_rows - row == 4) {
-    score_four_rows<Codec>(tile, row);
-    row += 4;
-  }
-  if (tile.num_rows - row == 2) score_rows<Codec, 2, 1>(tile, row);
-  if (tile.num_rows - row == 1) score_rows<Codec, 1, 2>(tile, row);
+  for_row_groups(tile.num_rows, [&](auto rows, int32_t row) HWY_ATTR {
+    if constexpr (rows == 4)
+      score_four_rows<Codec>(tile, row);
+    else
+      score_rows<Codec, rows, rows == 1 ? 2 : 1>(tile, row);
+  });
 }
 
 inline void scale_row(float* row, float factor, int32_t dim) {
@@ -219,14 +217,8 @@ void value_rows(const RowTile& tile, int32_t row) {
 
 template <class Codec>
 void row_values(const RowTile& tile) {
-  int32_t row = 0;
-  for (; tile.num_rows - row == 3 || tile.num_rows - row > 4; row += 3) value_rows<Codec, 3, 4>(tile, row);
-  if (tile.num_rows - row == 4) {
-    value_rows<Codec, 4, 2>(tile, row);
-    row += 4;
-  }
-  for (; row + 2 <= tile.num_rows; row += 2) value_rows<Codec, 2, 4>(tile, row);
-  if (row < tile.num_rows) value_rows<Codec, 1, 4>(tile, row);
+  for_row_groups(tile.num_rows,
+                 [&](auto rows, int32_t row) HWY_ATTR { value_rows<Codec, rows, rows == 4 ? 2 : 4>(tile, row); });
 }
 
 inline bool reads_in_place(KvFormat format, CodeOrder order, int32_t head_dim) {

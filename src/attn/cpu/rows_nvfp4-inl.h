@@ -99,11 +99,7 @@ void nvfp4_score_rows(const RowTile& tile, const Nvfp4Scales& scales, int32_t ro
 
 inline void nvfp4_scores(const RowTile& tile) {
   const Nvfp4Scales scales(tile, tile.dim_k);
-  int32_t row = 0;
-  for (; tile.num_rows - row == 3 || tile.num_rows - row > 4; row += 3) nvfp4_score_rows<3>(tile, scales, row);
-  if (tile.num_rows - row == 4) nvfp4_score_rows<4>(tile, scales, row);
-  if (tile.num_rows - row == 2) nvfp4_score_rows<2>(tile, scales, row);
-  if (tile.num_rows - row == 1) nvfp4_score_rows<1>(tile, scales, row);
+  for_row_groups(tile.num_rows, [&](auto rows, int32_t row) HWY_ATTR { nvfp4_score_rows<rows>(tile, scales, row); });
 }
 
 /// Of the vectors of a chunk those that one pass over the keys adds to: elements e and e + 2 of kNumGroups groups.
@@ -182,11 +178,7 @@ void nvfp4_value_rows(const RowTile& tile, const Nvfp4Scales& scales, int32_t ro
 inline void nvfp4_values(const RowTile& tile) {
   for (int32_t key = tile.first & ~3; key < tile.last; key += 4) prefetch_ahead(tile, key, 4);
   const Nvfp4Scales scales(tile, tile.dim_v);
-  int32_t row = 0;
-  for (; tile.num_rows - row == 3 || tile.num_rows - row > 4; row += 3) nvfp4_value_rows<3>(tile, scales, row);
-  if (tile.num_rows - row == 4) nvfp4_value_rows<4>(tile, scales, row);
-  if (tile.num_rows - row == 2) nvfp4_value_rows<2>(tile, scales, row);
-  if (tile.num_rows - row == 1) nvfp4_value_rows<1>(tile, scales, row);
+  for_row_groups(tile.num_rows, [&](auto rows, int32_t row) HWY_ATTR { nvfp4_value_rows<rows>(tile, scales, row); });
 }
 
 inline void to_lane_order(const float* row, int32_t head_dim, float* lanes) {

@@ -17,13 +17,8 @@ KVANT_HD uint8_t float_to_e5m2(float value) {
   const uint32_t magnitude = bits & 0x7fffffffu;
   if (magnitude > 0x7f800000u) return static_cast<uint8_t>(sign | kE5m2Nan);
   if (magnitude >= 0x47600000u) return static_cast<uint8_t>(sign | 0x7bu);
-  if (magnitude < 0x38800000u) {
-    // Below 2^-14: the sum with 2^7 has an ulp of 2^-16, the smallest subnormal of e5m2.
-    const float shifted = fl_add(bits_to_float(magnitude), 128.0f);
-    return static_cast<uint8_t>(sign | (float_to_bits(shifted) - 0x43000000u));
-  }
-  const uint32_t rounded = magnitude + 0xfffffu + ((magnitude >> 21) & 1u);
-  return static_cast<uint8_t>(sign | ((rounded - 0x38000000u) >> 21));
+  // Subnormals: below 2^-14, counted in 2^-16 by the sum with 2^7.
+  return static_cast<uint8_t>(sign | round_magnitude<21, 0x38800000u, 0x43000000u, 0x38000000u>(magnitude));
 }
 
 /// An e5m2 number is the upper byte of an f16 number.

@@ -28,11 +28,9 @@ class DecodeCluster : protected DecodeMerge<Traits> {
   using Base::num_rows;
   using Base::over_tokens;
   using Base::p_;
-  using Base::part_row;
   using Base::q_row_index;
   using Base::reference;
   using Base::shared_;
-  using Base::stages_;
   using Base::sum_;
   using Base::sum_index;
   using Base::t_;
