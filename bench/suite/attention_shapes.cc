@@ -10,8 +10,9 @@ namespace kvant::bench {
 using attn::KvFormat;
 
 std::string name_of(const Shape& shape) {
-  return fmt::format("{}_{}x{}_q{}_h{}{}{}", to_string(shape.format), shape.batch, shape.context, shape.q_len,
-                     shape.q_heads, shape.mixed ? "_mixed" : "", shape.edges ? "_edges" : "");
+  return fmt::format("{}_{}x{}_q{}_h{}{}{}{}{}", to_string(shape.format), shape.batch, shape.context, shape.q_len,
+                     shape.q_heads, shape.mixed ? "_mixed" : "", shape.edges ? "_edges" : "",
+                     shape.shared > 0 ? fmt::format("_shared{}", shape.shared) : "", shape.runs ? "_runs" : "");
 }
 
 namespace {
@@ -75,12 +76,38 @@ std::vector<Shape> grid_suite() {
   return shapes;
 }
 
+std::vector<Shape> shared_suite() {
+  std::vector<Shape> shapes;
+  const auto add = [&](Shape shape, int32_t shared) {
+    shapes.push_back(shape);
+    shape.shared = shared;
+    shapes.push_back(shape);
+    shape.runs = true;
+    shapes.push_back(shape);
+  };
+  for (const KvFormat format : {KvFormat::kBf16, KvFormat::kE4m3, KvFormat::kNvfp4}) {
+    add({.format = format, .batch = 64, .context = 9216}, 8192);
+    add({.format = format, .batch = 64, .context = 9216, .q_len = 4}, 8192);
+    add({.format = format, .batch = 16, .context = 3072}, 2048);
+    for (const int32_t batch : {4, 8}) add({.format = format, .batch = batch, .context = 2048}, 1024);
+    if (format != KvFormat::kBf16) add({.format = format, .batch = 64, .context = 9216, .edges = true}, 8192);
+    // Nothing is shared, which the kernel finds out by itself.
+    for (const auto& [batch, context] :
+         std::vector<std::pair<int32_t, int32_t>>{{256, 4096}, {256, 1024}, {64, 4096}, {64, 1024}, {16, 4096}, {4, 1024}}) {
+      shapes.push_back({.format = format, .batch = batch, .context = context});
+      shapes.push_back({.format = format, .batch = batch, .context = context, .runs = true});
+    }
+  }
+  return shapes;
+}
+
 }  // namespace
 
 std::vector<Shape> shapes_of(std::string_view suite) {
   std::vector<Shape> shapes;
   if (suite == "decode" || suite == "h200") shapes = decode_suite();
   if (suite == "prefill") shapes = prefill_suite();
+  if (suite == "shared") shapes = shared_suite();
   if (suite != "grid" && suite != "h200") return shapes;
   for (const Shape& shape : grid_suite()) {
     const auto same = [&](const Shape& other) { return name_of(other) == name_of(shape); };

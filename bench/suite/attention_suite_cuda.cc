@@ -15,6 +15,7 @@
 #include "core/cuda_graph.h"
 #include "device_kernels.h"
 #include "kvant/attn/attention.h"
+#include "kvant/attn/shared_runs.h"
 
 namespace kvant::bench {
 namespace {
@@ -138,12 +139,18 @@ std::vector<int32_t> lengths_of(const Shape& shape, std::mt19937& random) {
   return lengths;
 }
 
+/// Pages of one set; what is shared counts once.
+size_t count_pages(const Shape& shape, const std::vector<int32_t>& lengths) {
+  size_t pages = static_cast<size_t>(shape.shared / shape.page);
+  for (const int32_t length : lengths)
+    pages += static_cast<size_t>((length + shape.page - 1) / shape.page - shape.shared / shape.page);
+  return pages;
+}
+
 /// Shuffled pages of one set, as all layers of a model share a table.
 std::vector<int32_t> make_table(const Shape& shape, const std::vector<int32_t>& lengths, std::mt19937& random) {
   const int32_t stride = (shape.context + shape.page - 1) / shape.page;
-  int32_t num_pages = 0;
-  for (const int32_t length : lengths) num_pages += (length + shape.page - 1) / shape.page;
-  std::vector<int32_t> ids(static_cast<size_t>(num_pages));
+  std::vector<int32_t> ids(count_pages(shape, lengths));
   std::iota(ids.begin(), ids.end(), 0);
   std::shuffle(ids.begin(), ids.end(), random);
   std::vector<int32_t> table(lengths.size() * static_cast<size_t>(stride), kNoPage);
@@ -152,9 +159,14 @@ std::vector<int32_t> make_table(const Shape& shape, const std::vector<int32_t>& 
   for (size_t r = 0; r < lengths.size(); ++r) {
     const int32_t pages = (lengths[r] + shape.page - 1) / shape.page;
     for (int32_t i = 0; i < pages; ++i) {
+      int32_t& entry = table[r * static_cast<size_t>(stride) + static_cast<size_t>(i)];
+      if (r > 0 && i < shape.shared / shape.page) {
+        entry = table[static_cast<size_t>(i)];
+        continue;
+      }
       const bool exact = shape.edges && (i == 0 || i >= pages - 3);
       const int32_t id = ids[next++];
-      table[r * static_cast<size_t>(stride) + static_cast<size_t>(i)] = exact ? next_exact++ | kExactPageBit : id;
+      entry = exact ? next_exact++ | kExactPageBit : id;
     }
   }
   return table;
@@ -184,11 +196,10 @@ std::string measure(const Setting& setting, const Shape& shape) {
   Buffers buffers;
   const AttnDesc desc = desc_of(shape);
   const std::vector<int32_t> lengths = lengths_of(shape, random);
-  size_t kv_bytes = 0, pages = 0;
-  for (const int32_t length : lengths) {
-    kv_bytes += static_cast<size_t>(length) * static_cast<size_t>(desc.layout.bytes_per_token());
-    pages += static_cast<size_t>((length + shape.page - 1) / shape.page);
-  }
+  size_t tokens = static_cast<size_t>(shape.shared);
+  for (const int32_t length : lengths) tokens += static_cast<size_t>(length - shape.shared);
+  const size_t kv_bytes = tokens * static_cast<size_t>(desc.layout.bytes_per_token());
+  const size_t pages = count_pages(shape, lengths);
   const auto page_bytes = static_cast<size_t>(desc.layout.page_bytes());
   const auto exact_page_bytes = static_cast<size_t>(desc.layout.exact().page_bytes());
   const size_t base_arena = kArenaBytes / 4 * 3;
@@ -219,12 +230,25 @@ std::string measure(const Setting& setting, const Shape& shape) {
   args.page_table_stride = (shape.context + shape.page - 1) / shape.page;
   args.num_requests = shape.batch;
   args.num_tokens = num_tokens;
-  args.page_table = buffers.copy_of(make_table(shape, lengths, random));
+  const std::vector<int32_t> table = make_table(shape, lengths, random);
+  args.page_table = buffers.copy_of(table);
+  if (shape.runs) {
+    std::vector<SharedRun> runs(lengths.size() + 1);
+    check(find_shared_runs({.q_offsets = offsets,
+                            .kv_lens = lengths,
+                            .page_table = table,
+                            .page_table_stride = args.page_table_stride,
+                            .page_size = shape.page,
+                            .context_parallel = {}},
+                           {.min_requests = 2, .min_keys = 16}, runs));
+    args.shared_runs = buffers.copy_of(runs);
+  }
 
   const AttnLimits limits{.max_requests = shape.batch,
                           .max_tokens = num_tokens,
                           .max_query_len = shape.q_len,
-                          .max_pages_per_request = static_cast<int32_t>(args.page_table_stride)};
+                          .max_pages_per_request = static_cast<int32_t>(args.page_table_stride),
+                          .shared_runs = shape.runs};
   const size_t workspace = check(workspace_size(desc, limits, setting.device, 1));
   const AttnPlan plan =
       check(make_plan(desc, limits, setting.device, 1, Workspace{buffers.bytes(workspace), workspace}));
@@ -250,10 +274,10 @@ std::string measure(const Setting& setting, const Shape& shape) {
   });
   return fmt::format(
       R"({{"format": "{}", "q_heads": {}, "kv_heads": {}, "head_dim": {}, "q_len": {}, "batch": {}, "context": {}, )"
-      R"("page": {}, "layout": "{}", "mixed": {}, "edges": {}, "us": {:.2f}, "kv_bytes": {}, "read_us": {:.2f}, )"
+      R"("page": {}, "layout": "{}", "mixed": {}, "edges": {}, "shared": {}, "runs": {}, "us": {:.2f}, "kv_bytes": {}, "read_us": {:.2f}, )"
       R"("fraction_of_read": {:.3f}, "read_tb_s": {:.3f}, "tb_s": {:.3f}, "tflops": {:.1f}, "sm_mhz": {:.0f}, "route": "{}", "commit": "{}"}})",
       to_string(shape.format), shape.q_heads, shape.kv_heads, shape.head_dim, shape.q_len, shape.batch, shape.context,
-      shape.page, desc.layout.to_string(), shape.mixed, shape.edges, us, kv_bytes, read_us, read_us / us,
+      shape.page, desc.layout.to_string(), shape.mixed, shape.edges, shape.shared, shape.runs, us, kv_bytes, read_us, read_us / us,
       static_cast<double>(read_bytes) / read_us * 1e-6, static_cast<double>(kv_bytes) / us * 1e-6, flops / us * 1e-6,
       mhz, plan.route(), setting.commit);
 }
@@ -312,7 +336,7 @@ Status run_attention_suite(const AttentionSuiteOptions& options, const std::func
   const std::vector<Shape> shapes = shapes_of(options.suite);
   if (shapes.empty())
     return {StatusCode::kInvalidArgument,
-            fmt::format("suite \"{}\" is not known; decode, grid, h200 and prefill are", options.suite)};
+            fmt::format("suite \"{}\" is not known; decode, grid, h200, shared and prefill are", options.suite)};
   const std::vector<DeviceInfo> devices = cuda_devices();
   if (devices.empty()) return {StatusCode::kUnsupported, "the suites measure a CUDA device and none is found"};
   try {

@@ -11,7 +11,7 @@ namespace kvant {
 /// configuration points to, so it stays where it is.
 class OverlappedLaunch {
  public:
-  OverlappedLaunch(dim3 grid, unsigned threads, size_t shared_bytes, bool overlap, void* stream, unsigned cluster = 1) {
+  OverlappedLaunch(dim3 grid, dim3 block, size_t shared_bytes, bool overlap, void* stream, unsigned cluster = 1) {
     if (overlap) {
       attributes_[config_.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
       attributes_[config_.numAttrs++].val.programmaticStreamSerializationAllowed = 1;
@@ -21,7 +21,7 @@ class OverlappedLaunch {
       attributes_[config_.numAttrs++].val.clusterDim = {cluster, 1, 1};
     }
     config_.gridDim = grid;
-    config_.blockDim = dim3(threads);
+    config_.blockDim = block;
     config_.dynamicSmemBytes = shared_bytes;
     config_.stream = static_cast<cudaStream_t>(stream);
     config_.attrs = attributes_;

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <cmath>
 #include <set>
 #include <string>
 #include <utility>
@@ -197,16 +196,6 @@ bool is_left_out(const Status& planned) {
   return planned.message().find("KVANT_CUDA_MATRIX=full") != std::string::npos;
 }
 
-double relative_error(const std::vector<float>& actual, const std::vector<double>& expected) {
-  double difference = 0.0, norm = 0.0;
-  for (size_t i = 0; i < expected.size(); ++i) {
-    const double d = static_cast<double>(actual[i]) - expected[i];
-    difference += d * d;
-    norm += expected[i] * expected[i];
-  }
-  return std::sqrt(difference / std::max(norm, 1e-30));
-}
-
 class DeviceAttention : public ::testing::TestWithParam<NamedSpec> {};
 
 TEST_P(DeviceAttention, MatchesTheOracle) {
@@ -224,7 +213,7 @@ TEST_P(DeviceAttention, MatchesTheOracle) {
     ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
     const std::vector<float> out = device.out();
     for (size_t i = 0; i < out.size(); ++i) ASSERT_TRUE(std::isfinite(out[i])) << "element " << i;
-    const double error = relative_error(out, expected.out);
+    const double error = kvant::test::relative_error(out, expected.out);
     RecordProperty("relative_error", fmt::format("{:.2e}", error));
     EXPECT_LE(error, kvant::test::tensor_core_relative_error());
     const bool conditioned = problem.desc().conditioning != KeyConditioning::kNone;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -38,6 +39,17 @@ inline ::testing::AssertionResult close_to(const std::vector<float>& actual, con
              "worst at [{}]: {} vs expected {}, error {:.3g}, allowed {:.3g}", worst, actual[worst], expected[worst],
              std::abs(static_cast<double>(actual[worst]) - expected[worst]),
              tolerance.absolute + tolerance.relative * std::abs(expected[worst]));
+}
+
+/// Of the whole, in 2-norms.
+inline double relative_error(const std::vector<float>& actual, const std::vector<double>& expected) {
+  double difference = 0.0, norm = 0.0;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    const double d = static_cast<double>(actual[i]) - expected[i];
+    difference += d * d;
+    norm += expected[i] * expected[i];
+  }
+  return std::sqrt(difference / std::max(norm, 1e-30));
 }
 
 }  // namespace kvant::test

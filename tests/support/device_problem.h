@@ -63,11 +63,19 @@ class DeviceProblem {
 
   const AttnArgs& args() const { return args_; }
 
+  /// Runs of the problem's own pages; call it before plan, later calls change them in place.
+  void share(const std::vector<SharedRun>& runs) {
+    if (args_.shared_runs == nullptr) args_.shared_runs = shared_runs_ = upload(runs.data(), runs.size());
+    copy(shared_runs_, runs.data(), runs.size());
+  }
+
   /// Makes the plan and readies its workspace.
   Status plan() {
     const std::vector<DeviceInfo> devices = cuda_devices();
-    KVANT_ASSIGN_OR_RETURN(const size_t bytes, workspace_size(problem_.desc(), problem_.limits(), devices.front(), 1));
-    KVANT_ASSIGN_OR_RETURN(plan_, make_plan(problem_.desc(), problem_.limits(), devices.front(), 1,
+    AttnLimits limits = problem_.limits();
+    limits.shared_runs = args_.shared_runs != nullptr;
+    KVANT_ASSIGN_OR_RETURN(const size_t bytes, workspace_size(problem_.desc(), limits, devices.front(), 1));
+    KVANT_ASSIGN_OR_RETURN(plan_, make_plan(problem_.desc(), limits, devices.front(), 1,
                                             Workspace{allocate(bytes, kvant::test::kNanByte), bytes}));
     return prepare(plan_, Stream::on_cuda(nullptr));
   }
@@ -155,6 +163,7 @@ class DeviceProblem {
   std::vector<std::unique_ptr<DeviceBuffer>> memory_;
   std::byte *out_ = nullptr, *lse_ = nullptr;
   int32_t *q_offsets_ = nullptr, *kv_lens_ = nullptr;
+  SharedRun* shared_runs_ = nullptr;
   size_t out_bytes_ = 0, lse_bytes_ = 0;
 };
 

@@ -57,8 +57,19 @@ struct AttnLimits {
   int32_t max_tokens = 1;  ///< Query rows over all requests.
   int32_t max_query_len = 1;
   int32_t max_pages_per_request = 1;
+  /// Runs may be given shared_runs. Where no kernel of the device makes use of them they are ignored, and right.
+  bool shared_runs = false;
 
   friend bool operator==(const AttnLimits&, const AttnLimits&) = default;
+};
+
+/// Consecutive requests whose first pages are the same, as one of them sees it. Without requests: it shares nothing.
+struct SharedRun {
+  int32_t first_request = 0;
+  int32_t num_requests = 0;
+  int32_t num_pages = 0;
+
+  friend bool operator==(const SharedRun&, const SharedRun&) = default;
 };
 
 /// One step's data. Every pointer is device memory of the stream's device and may change content between runs.
@@ -79,6 +90,7 @@ struct AttnArgs {
   const float* sinks = nullptr;    ///< [num_q_heads]
   const uint32_t* mask = nullptr;  ///< [num_tokens, mask_row_words], with DraftMask::kPacked
   int32_t mask_row_words = 0;
+  const SharedRun* shared_runs = nullptr;  ///< [num_requests + 1] of find_shared_runs, or null: nothing is shared
   const int32_t* positions =
       nullptr;  ///< [num_tokens] position of each row for its window, for trees; null = L - n + i
 };
@@ -100,6 +112,8 @@ struct AttnLaunch {
   int32_t num_blocks = 0;
   int32_t shared_bytes = 0;  ///< Per block.
   bool is_prefill = false;
+  /// Of the kernel for runs that are given shared_runs; none where shared_kernel is negative.
+  int32_t shared_kernel = -1, shared_num_blocks = 0, shared_kernel_bytes = 0;
   /// Blocks where two or four of them form a cluster; 0 where they cannot.
   std::array<int32_t, 2> cluster_blocks{};
 };

@@ -13,6 +13,7 @@
 #include "attn/cuda/launch_config.h"
 #include "attn/cuda/launch_params.h"
 #include "attn/cuda/prefill_route.h"
+#include "attn/cuda/shared_route.h"
 
 namespace kvant::attn::cuda {
 namespace {
@@ -42,32 +43,6 @@ Result<int32_t> find_instance(const AttnDesc& desc, const AttnLimits& limits) {
                                                     desc.layout.to_string(), row_tiles(desc, limits)));
 }
 
-PlaneStrides plane_strides(const KvLayout& layout, bool value) {
-  const auto row = [&](int32_t head, int32_t token) {
-    return static_cast<int32_t>(value ? layout.v_row(head, token) : layout.k_row(head, token));
-  };
-  const auto scale = [&](int32_t head, int32_t token) {
-    return static_cast<int32_t>(value ? layout.v_scale(head, token, 0) : layout.k_scale(head, token, 0));
-  };
-  PlaneStrides strides{};
-  strides.data = row(0, 0);
-  strides.scale = scale(0, 0);
-  strides.data_token = row(0, 1) - strides.data;
-  if (layout.num_kv_heads > 1) {
-    strides.data_head = row(1, 0) - strides.data;
-    strides.scale_head = scale(1, 0) - strides.scale;
-  }
-  if (layout.page_size > 16) strides.scale_tile = scale(0, 16) - strides.scale;
-  return strides;
-}
-
-PoolParams pool_params(const KvPool& pool, const KvLayout& layout) {
-  return {.pages = reinterpret_cast<const uint8_t*>(pool.data),
-          .page_stride = static_cast<uint32_t>(pool.page_stride),
-          .k = plane_strides(layout, false),
-          .v = plane_strides(layout, true)};
-}
-
 Result<AttentionRoute> decode_route(const AttnDesc& desc, const AttnLimits& limits, const DeviceInfo& device) {
   if (limits.max_requests > kMaxRequests) {
     return failure(StatusCode::kUnsupported,
@@ -89,6 +64,7 @@ Result<AttentionRoute> decode_route(const AttnDesc& desc, const AttnLimits& limi
     if (instance.row_tiles == 2) blocks[1] = std::max(0, blocks[1] - blocks[1] / 128 * 4 - 4);
   }
   route.workspace_bytes = workspace_cut(instance, num_blocks).bytes + kWorkspaceAlignment;
+  KVANT_FAIL_IF_ERROR(add_shared_route(desc, limits, device, instance.row_tiles, route));
   route.name = fmt::format("{}_d{}_r{}{}", to_string(instance.format), instance.head_dim, instance.row_tiles,
                            instance.exact_pages ? "_exact" : "");
   return route;
@@ -113,12 +89,12 @@ int32_t cluster_of(const AttnPlan& plan, int32_t num_requests) {
 
 Status launch_decode(const AttnPlan& plan, const AttnArgs& args, void* stream) {
   const AttnDesc& desc = plan.desc();
+  if (shares_pages(plan, args)) return launch_shared(plan, args, stream);
   const DecodeInstance& instance = decode_splitkv_instances()[static_cast<size_t>(plan.launch().kernel)];
   const KernelImage image = instance.image();
   const WorkspaceCut cut = workspace_cut(instance, plan.launch().num_blocks);
   auto params = common_params<DecodeParams>(plan, args, cut);
-  params.base = pool_params(args.cache.base, desc.layout);
-  if (desc.exact_pages) params.exact = pool_params(args.cache.exact, desc.layout.exact());
+  set_pools(params, desc, args.cache);
   // Blocks start while the stream's previous kernel ends, and wait for it before they touch memory.
   return launch(plan, image, &params, plan.device().compute_capability >= 90, stream,
                 cluster_of(plan, args.num_requests));
@@ -140,6 +116,7 @@ Status check_kernel_images(const DeviceInfo& device) {
         fmt::format("decode kernel {}_d{}_r{}", to_string(instance.format), instance.head_dim, instance.row_tiles);
     KVANT_RETURN_IF_ERROR(check_image(name, instance.image(), device));
   }
+  KVANT_RETURN_IF_ERROR(check_shared_images(device));
   return check_prefill_images(device);
 }
 

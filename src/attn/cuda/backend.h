@@ -13,7 +13,7 @@ namespace kvant::attn::cuda {
 // row of the kernel table takes them.
 
 /// Words at the workspace's start that are zero between launches, whichever kernel a plan uses.
-inline constexpr int32_t kNumCounters = 4096;
+inline constexpr int32_t kNumCounters = 16384;
 
 /// What make_plan needs: which instantiation runs, on how many blocks, in how much memory.
 struct AttentionRoute {

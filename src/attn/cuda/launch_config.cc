@@ -41,7 +41,8 @@ Result<int32_t> count_blocks(const KernelImage& image, int32_t shared_bytes, int
                   "cudaFuncSetAttribute"));
   int per_multiprocessor = 0;
   KVANT_FAIL_IF_ERROR(
-      cuda_status(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_multiprocessor, image.function, image.threads,
+      cuda_status(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_multiprocessor, image.function,
+                                                                image.threads * image.teams,
                                                                 static_cast<size_t>(shared_bytes)),
                   "cudaOccupancyMaxActiveBlocksPerMultiprocessor"));
   if (per_multiprocessor < 1)
@@ -62,14 +63,19 @@ Result<int32_t> count_cluster_blocks(const KernelImage& image, int32_t shared_by
 
 Status launch(const AttnPlan& plan, const KernelImage& image, void* params, bool overlap, void* stream,
               int32_t cluster) {
-  void* arguments[] = {params};
   const AttnLaunch& config = plan.launch();
   const int32_t num_blocks =
       cluster == 1 ? config.num_blocks
                    : config.cluster_blocks[static_cast<size_t>(std::countr_zero(static_cast<uint32_t>(cluster)) - 1)];
-  const OverlappedLaunch overlapped(dim3(static_cast<unsigned>(num_blocks)), static_cast<unsigned>(image.threads),
-                                    static_cast<size_t>(config.shared_bytes), overlap, stream,
-                                    static_cast<unsigned>(cluster));
+  return launch_blocks(plan, image, num_blocks, config.shared_bytes, params, overlap, stream, cluster);
+}
+
+Status launch_blocks(const AttnPlan& plan, const KernelImage& image, int32_t num_blocks, int32_t shared_bytes,
+                     void* params, bool overlap, void* stream, int32_t cluster) {
+  void* arguments[] = {params};
+  const OverlappedLaunch overlapped(dim3(static_cast<unsigned>(num_blocks)),
+                                    dim3(static_cast<unsigned>(image.threads), static_cast<unsigned>(image.teams)),
+                                    static_cast<size_t>(shared_bytes), overlap, stream, static_cast<unsigned>(cluster));
   const cudaError_t error = cudaLaunchKernelExC(overlapped.config(), image.function, arguments);
   return error == cudaSuccess ? Status{} : cuda_status(error, fmt::format("launch of {}", plan.route()));
 }

@@ -34,6 +34,9 @@ Result<int32_t> count_cluster_blocks(const KernelImage& image, int32_t shared_by
 /// for it by itself.
 Status launch(const AttnPlan& plan, const KernelImage& image, void* params, bool overlap, void* stream,
               int32_t cluster = 1);
+/// The same on any grid.
+Status launch_blocks(const AttnPlan& plan, const KernelImage& image, int32_t num_blocks, int32_t shared_bytes,
+                     void* params, bool overlap, void* stream, int32_t cluster = 1);
 
 /// kCudaError where the device has no image of the kernel, kUnsupported where its shared memory does not fit.
 Status check_image(std::string_view name, const KernelImage& image, const DeviceInfo& device);

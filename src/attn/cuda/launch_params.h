@@ -7,6 +7,8 @@
 #include <vector_types.h>
 
 #include "attn/cuda/backend.h"
+#include "attn/cuda/generic/decode_splitkv.h"
+#include "attn/cuda/generic/prefill_flash.h"
 #include "attn/cuda/launch_config.h"
 #include "kvant/attn/attention.h"
 
@@ -70,6 +72,44 @@ Params common_params(const AttnPlan& plan, const AttnArgs& args, const Workspace
   params.partial_out = reinterpret_cast<float*>(base + cut.partial_out);
   params.partial_state = reinterpret_cast<float2*>(base + cut.partial_state);
   return params;
+}
+
+inline PlaneStrides plane_strides(const KvLayout& layout, bool value) {
+  const auto row = [&](int32_t head, int32_t token) {
+    return static_cast<int32_t>(value ? layout.v_row(head, token) : layout.k_row(head, token));
+  };
+  const auto scale = [&](int32_t head, int32_t token) {
+    return static_cast<int32_t>(value ? layout.v_scale(head, token, 0) : layout.k_scale(head, token, 0));
+  };
+  PlaneStrides strides{};
+  strides.data = row(0, 0);
+  strides.scale = scale(0, 0);
+  strides.data_token = row(0, 1) - strides.data;
+  if (layout.num_kv_heads > 1) {
+    strides.data_head = row(1, 0) - strides.data;
+    strides.scale_head = scale(1, 0) - strides.scale;
+  }
+  if (layout.page_size > 16) strides.scale_tile = scale(0, 16) - strides.scale;
+  return strides;
+}
+
+inline PoolParams pool_params(const KvPool& pool, const KvLayout& layout) {
+  return {.pages = reinterpret_cast<const uint8_t*>(pool.data),
+          .page_stride = static_cast<uint32_t>(pool.page_stride),
+          .k = plane_strides(layout, false),
+          .v = plane_strides(layout, true)};
+}
+
+inline void set_pools(DecodeParams& params, const AttnDesc& desc, const KvCacheView& cache) {
+  params.base = pool_params(cache.base, desc.layout);
+  if (desc.exact_pages) params.exact = pool_params(cache.exact, desc.layout.exact());
+}
+inline void set_pools(PrefillParams& params, const AttnDesc& desc, const KvCacheView& cache) {
+  params.head_dim_k = desc.layout.head_dim_k;
+  params.head_dim_v = desc.layout.head_dim_v;
+  params.base = make_page_pool(desc.layout, cache.base);
+  params.exact_pages = desc.exact_pages;
+  if (desc.exact_pages) params.exact = make_page_pool(desc.layout.exact(), cache.exact);
 }
 
 }  // namespace kvant::attn::cuda

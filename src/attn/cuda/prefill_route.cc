@@ -106,11 +106,7 @@ Status launch_prefill(const AttnPlan& plan, const AttnArgs& args, void* stream) 
   const KernelImage image = instance.image();
   const WorkspaceCut cut = workspace_cut(instance, plan.launch().num_blocks);
   auto params = common_params<PrefillParams>(plan, args, cut);
-  params.head_dim_k = desc.layout.head_dim_k;
-  params.head_dim_v = desc.layout.head_dim_v;
-  params.base = make_page_pool(desc.layout, args.cache.base);
-  params.exact_pages = desc.exact_pages;
-  if (desc.exact_pages) params.exact = make_page_pool(desc.layout.exact(), args.cache.exact);
+  set_pools(params, desc, args.cache);
   params.batch_invariant = desc.batch_invariant;
   return launch(plan, image, &params, false, stream);
 }

@@ -76,7 +76,7 @@ class DecodeCluster : protected DecodeMerge<Traits> {
   /// Sums up what the cluster's blocks have left.
   __device__ void finish_in_cluster(const detail::Segment& s) {
     const int32_t rows = min(num_rows(s), kRows);
-    __syncthreads();
+    this->sync_block();
     sum_up_warps(rows);
     arrive_at_cluster();
     const int32_t cluster = cluster_size(), rank = cluster_rank();
@@ -216,7 +216,7 @@ class DecodeCluster : protected DecodeMerge<Traits> {
       float4 value = sums[n].value;
       scale(value, inverse_sum(s, row, sums[n].top, sums[n].sum));
       detail::store_out(p_.out, p_.out_dtype, index * kHeadDim + place.channel, value);
-      if (place.channel == 0) write_lse(index, sums[n].top, sums[n].sum);
+      if (place.channel == 0) write_lse(s, index, sums[n].top, sums[n].sum);
     }
   }
 
@@ -231,20 +231,20 @@ class DecodeCluster : protected DecodeMerge<Traits> {
     if (place.sub == 0) {
 #pragma unroll
       for (int n = 0; n < kRowTiles; ++n) {
-        const int64_t part = part_of(static_cast<int32_t>(blockIdx.x), n);
+        const int64_t part = part_of(this->block(), n);
         *reinterpret_cast<float4*>(p_.partial_out + part * kHeadDim + place.channel) = sums[n].value;
         // Every lane of a row writes the same.
         p_.partial_state[part] = make_float2(sums[n].top, sums[n].sum);
       }
     }
-    __syncthreads();
+    this->sync_block();
     if (threadIdx.x == 0) {
       uint32_t* counter = p_.counters + s.first_chunk + rank;
       const bool is_last = add_release_acquire(counter, 1) + 1 == static_cast<uint32_t>(num_clusters);
       shared_.is_last = is_last ? 1 : 0;
       if (is_last) *counter = 0;
     }
-    __syncthreads();
+    this->sync_block();
     if (shared_.is_last == 0) return;
     constexpr int kTogether = 4;
 #pragma unroll

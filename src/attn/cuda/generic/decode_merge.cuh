@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "attn/cuda/generic/decode_tiles.cuh"
+#include "attn/cuda/generic/shared_rows.cuh"
 
 namespace kvant::attn::cuda {
 
@@ -35,23 +36,24 @@ class DecodeMerge : protected DecodeTiles<Traits> {
   using Base::to_;
   using Base::warp_;
 
-  __device__ void finish(const detail::Segment& s) {
+  /// Whether this team has written the item's rows.
+  __device__ bool finish(const detail::Segment& s) {
     const int32_t rows = min(num_rows(s), kRows);
     __syncwarp();  // A stage takes sums that other lanes have just read values from.
     if (alone()) {
       if constexpr (Traits::kAlone) write_rows(s, rows);
       __syncwarp();
-      return;
+      return true;
     }
     const bool whole = s.first_chunk == s.last_chunk;
 #pragma unroll
     for (int n = 0; n < kRowTiles; ++n) {
       share_sums(n);
-      __syncthreads();
+      this->sync_block();
       for (int32_t row = 8 * n + warp_; row < min(rows, 8 * n + 8); row += Traits::kWarps) combine_row(s, row, whole);
-      __syncthreads();
+      this->sync_block();
     }
-    if (whole) return;
+    if (whole) return true;
     if (threadIdx.x == 0) {
       // One item at most starts in a chunk and ends in a later one, so that chunk names the item.
       uint32_t* counter = p_.counters + s.first_chunk;
@@ -60,10 +62,28 @@ class DecodeMerge : protected DecodeTiles<Traits> {
       shared_.is_last = is_last ? 1 : 0;
       if (is_last) *counter = 0;
     }
-    __syncthreads();
-    if (shared_.is_last == 0) return;
+    this->sync_block();
+    if (shared_.is_last == 0) return false;
     for (int32_t row = warp_; row < rows; row += kMerged * Traits::kWarps) merge_rows(s, row, rows);
-    __syncthreads();
+    this->sync_block();
+    return true;
+  }
+
+  /// The item's rows are those of its own pages; the last of them and of the shared pages to come merges both.
+  __device__ __forceinline__ void settle(const detail::Segment& s) {
+    if (!is_shared(s)) return;
+    if (alone()) {
+      const bool last = lane_ == 0 && arrive_at_shared(p_.shared, s.request, s.head);
+      const bool any = __any_sync(0xffffffffu, last) != 0;
+      __syncwarp();  // What the one has seen written all may read.
+      if (any) merge_shared_rows<kHeadDim>(p_.shared, s.request, s.head, lane_, 32);
+      return;
+    }
+    if (threadIdx.x == 0) shared_.is_last = arrive_at_shared(p_.shared, s.request, s.head) ? 1 : 0;
+    this->sync_block();
+    if (shared_.is_last != 0)
+      merge_shared_rows<kHeadDim>(p_.shared, s.request, s.head, static_cast<int32_t>(threadIdx.x), Traits::kThreads);
+    this->sync_block();
   }
 
   /// Where a chunk leaves a row of its part: at most one item reaches into it from before, and one starts there and
@@ -123,7 +143,7 @@ class DecodeMerge : protected DecodeTiles<Traits> {
       write_row(s, row, top, sum, value);
       return;
     }
-    const int64_t index = part_row(s, static_cast<int32_t>(blockIdx.x), row);
+    const int64_t index = part_row(s, this->block(), row);
 #pragma unroll
     for (int i = 0; i < kPieces; ++i)
       if (is_live(i)) *reinterpret_cast<float4*>(p_.partial_out + index * kHeadDim + channel_of(i)) = value[i];
@@ -220,9 +240,9 @@ class DecodeMerge : protected DecodeTiles<Traits> {
         for (int i = 0; i < kTiles; i += 2) {
           const float4 v = make_float4(acc_[n][i][j] * factor, acc_[n][i][j + 2] * factor, acc_[n][i + 1][j] * factor,
                                        acc_[n][i + 1][j + 2] * factor);
-          detail::store_out(p_.out, p_.out_dtype, index * kHeadDim + kHeadDim / 8 * g_ + 2 * i, v);
+          store(s, index * kHeadDim + kHeadDim / 8 * g_ + 2 * i, v);
         }
-        if (g_ == 0) write_lse(index, top, sum);
+        if (g_ == 0) write_lse(s, index, top, sum);
       }
     }
   }
@@ -241,18 +261,33 @@ class DecodeMerge : protected DecodeTiles<Traits> {
     for (int i = 0; i < kPieces; ++i) {
       const float4 v =
           make_float4(value[i].x * inverse, value[i].y * inverse, value[i].z * inverse, value[i].w * inverse);
-      if (is_live(i)) detail::store_out(p_.out, p_.out_dtype, index * kHeadDim + channel_of(i), v);
+      if (is_live(i)) store(s, index * kHeadDim + channel_of(i), v);
     }
-    if (lane_ == 0) write_lse(index, top, sum);
+    if (lane_ == 0) write_lse(s, index, top, sum);
   }
 
-  __device__ __forceinline__ void write_lse(int64_t index, float top, float sum) const {
-    if (p_.lse != nullptr) p_.lse[index] = top == -INFINITY ? -INFINITY : (top + log2f(sum)) * kLnOf2;
+  /// Whether the item's leading pages are another's work.
+  __device__ __forceinline__ static bool is_shared(const detail::Segment& s) {
+    return Traits::kShares && s.first_page > 0;
+  }
+  __device__ __forceinline__ void store(const detail::Segment& s, int64_t index, float4 value) const {
+    if constexpr (Traits::kShares) {
+      if (is_shared(s)) {
+        *reinterpret_cast<float4*>(p_.shared.part_out[1] + index) = value;
+        return;
+      }
+    }
+    detail::store_out(p_.out, p_.out_dtype, index, value);
+  }
+  __device__ __forceinline__ void write_lse(const detail::Segment& s, int64_t index, float top, float sum) const {
+    float* lse = p_.lse;
+    if constexpr (Traits::kShares) lse = is_shared(s) ? p_.shared.part_lse[1] : lse;
+    if (lse != nullptr) lse[index] = top == -INFINITY ? -INFINITY : (top + log2f(sum)) * kLnOf2;
   }
   /// What a row's values are multiplied by, its sink counted.
   __device__ __forceinline__ float inverse_sum(const detail::Segment& s, int32_t row, float top, float sum) const {
     if (top == -INFINITY) return 0.0f;
-    if (p_.sinks != nullptr) {
+    if (p_.sinks != nullptr && !is_shared(s)) {
       const int32_t q_head = s.head * p_.group + (s.row_tile * kRows + row) % p_.group;
       sum += exp2f(p_.sinks[q_head] * kLog2OfE - top);
     }

@@ -116,7 +116,7 @@ class DecodeQueries : protected DecodeWork<Traits> {
       }
     }
     if constexpr (Traits::kSharedRows) {
-      __syncthreads();
+      this->sync_block();
 #pragma unroll
       for (int n = 0; n < kRowTiles; ++n) start_rows(n, k_factor);
     }

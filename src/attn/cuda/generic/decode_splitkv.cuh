@@ -24,6 +24,8 @@ struct DecodeTraits {
   using VCodec = VCodec_;
   static constexpr int kHeadDim = kHeadDim_;
   static constexpr int kRowTiles = kRowTiles_;  ///< Eight query rows each.
+  using Params = DecodeParams;
+  static constexpr bool kShares = false;  ///< Whether requests' shared pages are other items, and Params has `shared`.
   static constexpr bool kExact = kExact_;       ///< Entries may name the exact pool.
   static constexpr int kRows = 8 * kRowTiles;
   static constexpr int kTileTokens = 16;
@@ -95,6 +97,17 @@ struct DecodeTraits {
   static_assert(kHeadDim % 64 == 0, "lanes hold whole chunks of 64 channels");
   static_assert(!kClusters || kStages * kStageBytes >= kRowTiles * 8 * 4 * kHeadDim, "a warp's sums of all rows");
   static_assert(KCodec::kBf16Math == VCodec::kBf16Math, "P and Q share their operand type with V and K");
+
+  template <class Storage>
+  __device__ __forceinline__ static int32_t block(const Storage&) {
+    return static_cast<int32_t>(blockIdx.x);
+  }
+  template <class Storage>
+  __device__ __forceinline__ static int32_t num_blocks(const Storage&) {
+    return static_cast<int32_t>(gridDim.x);
+  }
+  __device__ __forceinline__ static void sync_block() { __syncthreads(); }
+  __device__ __forceinline__ static bool all_of_block(bool value) { return __syncthreads_and(value ? 1 : 0) != 0; }
 };
 
 /// One block's work, from its share of the tiles to the rows that it is the last to finish.
@@ -119,6 +132,7 @@ class DecodeBlock : private DecodeCluster<Traits> {
   using Base::scan_lengths;
   using Base::segment;
   using Base::shared_;
+  using Base::settle;
   using Base::sharing;
   using Base::touch_parameters;
 
@@ -126,9 +140,14 @@ class DecodeBlock : private DecodeCluster<Traits> {
     allow_next_kernel();
     touch_parameters();
     wait_for_previous_kernel();
+    work();
+  }
+
+  /// Once the stream's previous kernel has ended.
+  __device__ void work() {
     prefetch_page_table();
     const detail::Chunks chunks = scan_lengths();
-    if (static_cast<int32_t>(blockIdx.x) * chunks.size >= chunks.total) return;  // The block's first.
+    if (this->block() * chunks.size >= chunks.total) return;  // The block's first.
     const bool one = has_one(chunks.sharing), alone = is_alone(chunks.sharing);
     const bool leads = (alone ? lane_ : threadIdx.x) == 0;
     // A team's leader finds segments two ahead: barriers at a segment's end make them known to all before the next one
@@ -142,7 +161,7 @@ class DecodeBlock : private DecodeCluster<Traits> {
       if (is_first) continue;
       if (is_second) {
         if (Traits::kOneSegment && alone && threadIdx.x == 0) shared_.segments[Traits::kWarps] = {};
-        __syncthreads();
+        this->sync_block();
         continue;
       }
       const detail::Segment& s = segment(index);
@@ -150,7 +169,10 @@ class DecodeBlock : private DecodeCluster<Traits> {
       if (works) {
         attend(index);
         if (!in_cluster()) {
-          finish(s);
+          const bool written = finish(s);
+          if constexpr (Traits::kShares) {
+            if (written) settle(s);
+          }
           if (has_one(sharing())) return;
           continue;
         }

@@ -41,7 +41,7 @@ class DecodeContext {
  public:
   using SharedStorage = typename Traits::SharedStorage;
 
-  __device__ DecodeContext(const DecodeParams& params, SharedStorage& shared, int32_t* prefix)
+  __device__ DecodeContext(const typename Traits::Params& params, SharedStorage& shared, int32_t* prefix)
       : p_(params),
         shared_(shared),
         prefix_(prefix),
@@ -54,7 +54,7 @@ class DecodeContext {
  protected:
   static constexpr int kRowTiles = Traits::kRowTiles;
 
-  const DecodeParams& p_;
+  const typename Traits::Params& p_;
   SharedStorage& shared_;
   int32_t* prefix_;  ///< [num_requests + 1] work units before each request
   const int32_t warp_, lane_, g_, t_;
@@ -66,6 +66,12 @@ class DecodeContext {
   float factor_[kRowTiles][2];
   float offset_[kRowTiles][2], outgrown_[Traits::kSharedRows ? 1 : kRowTiles][2];
   float sum_[kRowTiles][2];
+
+  // Blocks of 128 threads; Traits says whether those are the launch's blocks, or several of them are one.
+  __device__ __forceinline__ int32_t block() const { return Traits::block(shared_); }
+  __device__ __forceinline__ int32_t num_blocks() const { return Traits::num_blocks(shared_); }
+  __device__ __forceinline__ static void sync_block() { Traits::sync_block(); }
+  __device__ __forceinline__ static bool all_of_block(bool value) { return Traits::all_of_block(value); }
 
   // A team is the warps that work on the same segment: a block's, or one alone.
   __device__ __forceinline__ detail::Sharing sharing() const { return shared_.sharing[warp_]; }
@@ -80,13 +86,13 @@ class DecodeContext {
   /// Whether each warp keeps its segments by itself.
   __device__ __forceinline__ bool own_segments() const { return sharing() != detail::Sharing::kBlock; }
   __device__ __forceinline__ int32_t chunk() const {
-    return static_cast<int32_t>(alone() ? warp_ * gridDim.x + blockIdx.x : blockIdx.x);
+    return alone() ? warp_ * num_blocks() + block() : block();
   }
   __device__ __forceinline__ void sync_team() const {
     if (alone())
       __syncwarp();
     else
-      __syncthreads();
+      sync_block();
   }
   /// What the team works on, and then: three segments in turn; registers are dearer than shared memory.
   __device__ __forceinline__ detail::Segment& segment(int32_t index) const {
@@ -112,13 +118,17 @@ class DecodeWork : protected DecodeContext<Traits> {
   using Base = DecodeContext<Traits>;
   static constexpr int kHeadDim = Traits::kHeadDim;
   static constexpr int kRows = Traits::kRows;
+  using Base::all_of_block;
   using Base::alone;
   using Base::Base;
+  using Base::block;
   using Base::chunk;
   using Base::lane_;
+  using Base::num_blocks;
   using Base::p_;
   using Base::prefix_;
   using Base::shared_;
+  using Base::sync_block;
   using Base::warp_;
 
   struct Extent {
@@ -136,6 +146,8 @@ class DecodeWork : protected DecodeContext<Traits> {
     e.row_tiles = (e.q_len * p_.group + kRows - 1) / kRows;
     const int32_t oldest = p_.window > 0 ? max(e.global_len - e.q_len - p_.window + 1, 0) : 0;
     e.first_key = owned_keys(oldest, p_.cp_rank, p_.cp_size, p_.cp_interleave);
+    // Without a window, which goes with no shared run.
+    if constexpr (Traits::kShares) e.first_key = p_.shared.runs[1 + request].num_pages << p_.page_shift;
     e.tile_begin = e.first_key / Traits::kTileTokens;
     e.tile_end = (e.kv_len + Traits::kTileTokens - 1) / Traits::kTileTokens;
     return e;
@@ -144,7 +156,7 @@ class DecodeWork : protected DecodeContext<Traits> {
   __device__ __forceinline__ detail::Chunks cut(int32_t total, int32_t item, int32_t num_items) const {
     constexpr int kMostAlone = !Traits::kAlone ? 0 : Traits::kOneSegment ? 1 : 1 << 20;
     return detail::cut_work<Traits::kWarps, Traits::kMinShare, (Traits::kTileBytes >= 8192), kMostAlone>(
-        total, item, num_items, static_cast<int32_t>(gridDim.x));
+        total, item, num_items, num_blocks());
   }
   /// Over the lanes up to and with this one, of the first `lanes`.
   __device__ __forceinline__ static int32_t inclusive_sum(int32_t sum, int32_t lane, int32_t lanes = 32) {
@@ -172,12 +184,12 @@ class DecodeWork : protected DecodeContext<Traits> {
     const int32_t most = __reduce_max_sync(0xffffffffu, tiles);
     const uint32_t empty = __ballot_sync(0xffffffffu, is_one && items == 0);
     if (empty != 0) [[unlikely]] {
-      for (int32_t r = blockIdx.x; r < p_.num_requests; r += gridDim.x)
+      for (int32_t r = block(); r < p_.num_requests; r += num_blocks())
         if ((empty >> r & 1) != 0) write_empty_rows(r);
     }
     // Where each item gets parts of its own, a block's segment is found at once.
     const bool alike = least == most;
-    const int32_t cluster = cluster_size(), num_blocks = static_cast<int32_t>(gridDim.x);
+    const int32_t cluster = cluster_size(), num_blocks = this->num_blocks();
     int32_t parts = parts_of(alike ? most : tiles, cluster);
     const int32_t items_before = inclusive_sum(alike ? items : items * parts, lane_, p_.num_requests);
     const int32_t num_items = __shfl_sync(0xffffffffu, items_before, p_.num_requests - 1);
@@ -198,7 +210,7 @@ class DecodeWork : protected DecodeContext<Traits> {
     }
     if (lane_ == 0) shared_.sharing[warp_] = chunks.sharing;
     if (chunks.sharing == detail::Sharing::kWarp)
-      __syncthreads();
+      sync_block();
     else
       __syncwarp();
     return chunks;
@@ -225,7 +237,7 @@ class DecodeWork : protected DecodeContext<Traits> {
   /// to and with that request there are `chunks_to` of `total` chunks.
   __device__ __forceinline__ detail::Chunks find_part(const Extent& e, int32_t items, int32_t parts, int32_t chunks_to,
                                                       int32_t total, int32_t cluster) {
-    const auto chunk = static_cast<int32_t>(blockIdx.x);
+    const int32_t chunk = block();
     const detail::Chunks chunks = {total, 0, 1, detail::Sharing::kPart};
     const uint32_t owners = __ballot_sync(0xffffffffu, chunks_to > chunk);
     if (lane_ == __ffs(static_cast<int>(owners)) - 1) {
@@ -239,7 +251,7 @@ class DecodeWork : protected DecodeContext<Traits> {
 
   /// The same where all requests are alike, as long as there is one item at most for each block or warp.
   __device__ __forceinline__ bool find_alike(int32_t tiles, int32_t items, detail::Chunks& chunks) {
-    const auto num_blocks = static_cast<int32_t>(gridDim.x);
+    const auto num_blocks = this->num_blocks();
     const int32_t num_items = p_.num_requests * items;
     int32_t parts = parts_of_alike(parts_of(tiles, 1), tiles, num_items, 1, num_blocks);
     chunks = {num_items * parts, 0, 1, detail::Sharing::kPart};
@@ -251,7 +263,7 @@ class DecodeWork : protected DecodeContext<Traits> {
     }
     if (lane_ == 0) {
       const bool alone = chunks.sharing == detail::Sharing::kItem;
-      const auto chunk = static_cast<int32_t>(alone ? warp_ * gridDim.x + blockIdx.x : blockIdx.x);
+      const int32_t chunk = alone ? warp_ * num_blocks + block() : block();
       if (chunk < chunks.total) {
         const int32_t index = detail::divide(chunk, parts), request = detail::divide(index, items);
         leave_part(extent(request), request, index - request * items, chunk - index * parts, parts, 1, chunks.sharing);
@@ -270,7 +282,7 @@ class DecodeWork : protected DecodeContext<Traits> {
   /// Tells this warp's lanes that its team works on one of the parts of a request's item.
   __device__ __forceinline__ void leave_part(const Extent& e, int32_t request, int32_t item, int32_t part,
                                              int32_t parts, int32_t cluster, detail::Sharing sharing) {
-    const auto chunk = static_cast<int32_t>(blockIdx.x);
+    const int32_t chunk = block();
     const int32_t size = max(detail::divide_up_quick(e.tiles(), parts), Traits::kWarps);
     detail::Segment s;
     s.tile_begin = e.tile_begin + part * size;
@@ -293,7 +305,7 @@ class DecodeWork : protected DecodeContext<Traits> {
       alike = alike && e.tiles() == model.tiles() && e.row_tiles == model.row_tiles;
     }
     detail::Chunks chunks;
-    if (__syncthreads_and(alike ? 1 : 0) != 0 && find_alike(model.tiles(), model.row_tiles * p_.num_kv_heads, chunks))
+    if (all_of_block(alike) && find_alike(model.tiles(), model.row_tiles * p_.num_kv_heads, chunks))
       return chunks;
     return scan_all();
   }
@@ -317,7 +329,7 @@ class DecodeWork : protected DecodeContext<Traits> {
     num_items = __reduce_add_sync(0xffffffffu, num_items);
     least = __reduce_min_sync(0xffffffffu, least), most = __reduce_max_sync(0xffffffffu, most);
     if (lane_ == 31) shared_.scan[warp_] = make_int4(inclusive, num_items, least, most);
-    __syncthreads();
+    sync_block();
     int32_t running = inclusive - sum, total = 0;
     num_items = 0;
 #pragma unroll
@@ -337,8 +349,8 @@ class DecodeWork : protected DecodeContext<Traits> {
       shared_.chunks = chunks;
     }
     if (lane_ == 0) shared_.sharing[warp_] = chunks.sharing;
-    __syncthreads();
-    for (int32_t r = blockIdx.x; r < p_.num_requests; r += gridDim.x)
+    sync_block();
+    for (int32_t r = block(); r < p_.num_requests; r += num_blocks())
       if (prefix_[r + 1] == prefix_[r]) write_empty_rows(r);
     return chunks;
   }
@@ -407,7 +419,7 @@ class DecodeWork : protected DecodeContext<Traits> {
 
   /// The whole grid brings the table to L2, beside the lengths that must be known before entries are read.
   __device__ void prefetch_page_table() const {
-    const int64_t byte = 128 * (static_cast<int64_t>(blockIdx.x) * Traits::kThreads + threadIdx.x);
+    const int64_t byte = 128 * (static_cast<int64_t>(block()) * Traits::kThreads + threadIdx.x);
     if (byte < 4 * p_.num_requests * p_.page_table_stride)
       prefetch_l2(reinterpret_cast<const uint8_t*>(p_.page_table) + byte);
   }

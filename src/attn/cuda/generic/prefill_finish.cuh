@@ -29,28 +29,29 @@ class PrefillFinish : protected PrefillTiles<Traits> {
   using Base::sum_;
   using Base::warp_;
 
-  /// `share` is 0 when items are whole.
-  __device__ void finish(const PrefillSegment& s, int32_t position, int32_t block_begin, int32_t share) {
+  /// `share` is 0 when items are whole. Returns whether this block has written the item's rows.
+  __device__ bool finish(const PrefillSegment& s, int32_t position, int32_t block_begin, int32_t share) {
     add_up_rows();
     const int32_t first_block = share == 0 ? 0 : s.item_begin / share;
     const int32_t last_block = share == 0 ? 0 : (s.item_begin + s.item_tiles - 1) / share;
     if (first_block == last_block) {
       write_rows(s);
-      return;
+      return true;
     }
     store_part(s, 2 * static_cast<int32_t>(blockIdx.x) + (position == block_begin ? 0 : 1));
     __threadfence();
     __syncthreads();
-    if (threadIdx.x == 0) {
+    if (Traits::thread() == 0) {
       // An item is cut where its first block's share ends, so that block names the item.
       uint32_t* counter = p_.counters + first_block;
       shared_.is_last = atomicAdd(counter, 1u) == static_cast<uint32_t>(last_block - first_block) ? 1 : 0;
       if (shared_.is_last != 0) *counter = 0;
     }
     __syncthreads();
-    if (shared_.is_last == 0) return;
+    if (shared_.is_last == 0) return false;
     __threadfence();
     merge_parts(s, first_block, last_block, s.item_begin == first_block * share ? 0 : 1);
+    return true;
   }
 
  private:
@@ -143,7 +144,7 @@ class PrefillFinish : protected PrefillTiles<Traits> {
 
   /// Four channels of a row a thread and round.
   __device__ void merge_parts(const PrefillSegment& s, int32_t first_block, int32_t last_block, int32_t first_offset) {
-    for (int32_t i = threadIdx.x; i < s.num_rows * (kDimV / 4); i += Traits::kThreads) {
+    for (int32_t i = Traits::thread(); i < s.num_rows * (kDimV / 4); i += Traits::kThreads) {
       const int32_t row = i / (kDimV / 4), channel = i % (kDimV / 4) * 4;
       float top = -INFINITY, sum = 0.0f;
       float4 value = make_float4(0, 0, 0, 0);

@@ -26,6 +26,7 @@ struct PrefillTraits {
   static constexpr bool kBf16Math = kSource == TileSource::kBf16;
   static constexpr bool kConditioned = kSource == TileSource::kQuantised;
   static constexpr int kScanGroups = 32;
+  static constexpr bool kShares = false;  ///< Whether runs of requests that share pages are the work.
   /// Two blocks a multiprocessor hide each other's expansion, softmax and barriers.
   static constexpr int kMinBlocks = 2;
 
@@ -47,6 +48,10 @@ struct PrefillTraits {
     int32_t scan[kScanGroups + 1];
     int32_t next, is_last;
   };
+  /// Of the block, and what it has beside threadIdx.x.
+  __device__ __forceinline__ static uint32_t thread() { return threadIdx.x; }
+  __device__ __forceinline__ static uint32_t thread_of_row() { return 0; }
+
   static_assert(kRows % (16 * kWarps) == 0, "every warp holds whole row tiles");
   static_assert(kDimK >= kDimV, "output rows take the place of query rows");
   static_assert(kDimK % 16 == 0 && kDimV % 16 == 0, "MMA steps are 16 wide");

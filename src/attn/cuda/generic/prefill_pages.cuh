@@ -95,8 +95,11 @@ class PrefillPages : protected PrefillQueries<Traits> {
   /// addresses that follow from it are cheaper to compute again than to spill and read back.
   struct Part {
     int thread;
-    __device__ __forceinline__ Part() : thread(static_cast<int>(threadIdx.x)) {
-      if constexpr (Traits::kDimK > 64) asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+    __device__ __forceinline__ Part() : thread(static_cast<int>(Traits::thread())) {
+      if constexpr (Traits::kDimK > 64) {
+        asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+        thread += static_cast<int>(Traits::thread_of_row());
+      }
     }
     __device__ __forceinline__ int row() const { return thread / kRowThreads; }
     __device__ __forceinline__ int unit(int i) const { return thread % kRowThreads + kRowThreads * i; }

@@ -43,8 +43,8 @@ class PrefillQueries : protected PrefillWork<Traits> {
 
   template <bool kCondition>
   __device__ __forceinline__ void load_row(const PrefillSegment& s, int round) const {
-    const int chunk = static_cast<int>(threadIdx.x) % kRowThreads;
-    const int row = static_cast<int>(threadIdx.x) / kRowThreads + round * (Traits::kThreads / kRowThreads);
+    const int chunk = static_cast<int>(Traits::thread()) % kRowThreads;
+    const int row = static_cast<int>(Traits::thread()) / kRowThreads + round * (Traits::kThreads / kRowThreads);
     float x[8] = {};
     const bool mine = row < s.num_rows && 8 * chunk < p_.head_dim_k;
     if (mine) load_eight(p_.q, p_.q_dtype, q_row_index(s, row) * p_.head_dim_k + 8 * chunk, x);

@@ -40,7 +40,7 @@ class PrefillWork {
   __device__ PrefillWork(const PrefillParams& params, SharedStorage& shared)
       : p_(params),
         shared_(shared),
-        warp_(static_cast<int32_t>(threadIdx.x / 32)),
+        warp_(static_cast<int32_t>(Traits::thread() / 32)),
         lane_(static_cast<int32_t>(threadIdx.x % 32)) {}
 
  protected:
@@ -66,6 +66,15 @@ class PrefillWork {
 
   __device__ Request request_of(int32_t r) const {
     Request request;
+    if constexpr (Traits::kShares) {
+      // Rows of all requests of a run, and the keys that all of them see.
+      const SharedRun run = p_.shared.runs[1 + r];
+      const int32_t count = run.first_request == r ? run.num_requests : 0;
+      request.q_begin = p_.q_offsets[r];
+      request.q_len = p_.q_offsets[r + count] - request.q_begin;
+      request.global_len = run.num_pages << p_.page_shift;
+      return request;
+    }
     request.q_begin = p_.q_offsets[r];
     request.q_len = p_.q_offsets[r + 1] - request.q_begin;
     request.global_len = request.q_len > 0 ? p_.kv_lens[r] : 0;
@@ -148,7 +157,7 @@ class PrefillWork {
       sum = __reduce_add_sync(0xffffffffu, sum);
       if (lane_ == 0) shared_.scan[g + 1] = sum;
     }
-    if (threadIdx.x == 0) shared_.scan[0] = 0;
+    if (Traits::thread() == 0) shared_.scan[0] = 0;
     __syncthreads();
     if (warp_ == 0) {
       int32_t before = 0;

@@ -29,7 +29,7 @@ struct WarpgroupProducts {
   __device__ __forceinline__ static void publish_operands() { fence_shared_for_mma(); }
   /// Query rows may be overwritten once no warp of the group is at a score.
   __device__ __forceinline__ static void release_queries() {
-    asm volatile("bar.sync %0, 128;" ::"r"(1 + static_cast<int>(threadIdx.x / 128)) : "memory");
+    asm volatile("bar.sync %0, 128;" ::"r"(1 + static_cast<int>(Traits::thread() / 128)) : "memory");
   }
 
   __device__ __forceinline__ static uint32_t pack(float low, float high) {
@@ -85,6 +85,7 @@ struct PrefillWgmmaTraits {
   static constexpr bool kBf16Math = kSource == TileSource::kBf16;
   static constexpr bool kConditioned = kSource == TileSource::kQuantised;
   static constexpr int kScanGroups = 32;
+  static constexpr bool kShares = false;  ///< Whether runs of requests that share pages are the work.
   /// Two blocks a multiprocessor: one's products hide the other's expansion, softmax and barriers.
   static constexpr int kMinBlocks = 2;
 
@@ -107,6 +108,10 @@ struct PrefillWgmmaTraits {
     int32_t scan[kScanGroups + 1];
     int32_t next, is_last;
   };
+  /// Of the block, and what it has beside threadIdx.x.
+  __device__ __forceinline__ static uint32_t thread() { return threadIdx.x; }
+  __device__ __forceinline__ static uint32_t thread_of_row() { return 0; }
+
   static_assert(kRows % 64 == 0, "whole warpgroups");
   static_assert(kDimK == kDimV, "output rows take the place of query rows");
 };
@@ -114,8 +119,8 @@ struct PrefillWgmmaTraits {
 template <class Traits>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     prefill_wgmma_kernel(const __grid_constant__ PrefillParams params) {
-  extern __shared__ __align__(1024) uint8_t memory[];
-  PrefillBlock<Traits>(params, *reinterpret_cast<typename Traits::SharedStorage*>(memory)).run();
+  extern __shared__ __align__(1024) uint8_t panel_memory[];
+  PrefillBlock<Traits>(params, *reinterpret_cast<typename Traits::SharedStorage*>(panel_memory)).run();
 }
 
 template <class Traits>

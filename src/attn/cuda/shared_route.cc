@@ -1,0 +1,139 @@
+#include "attn/cuda/shared_route.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <string>
+
+#include <fmt/format.h>
+
+#include "attn/cuda/launch_config.h"
+#include "attn/cuda/launch_params.h"
+#include "attn/cuda/sm90/decode_shared.h"
+
+namespace kvant::attn::cuda {
+namespace {
+
+/// How the workspace's counters are cut: those of the decode items, of the shared pages' items, and of what both share.
+constexpr int32_t kPrefixCounters = kMaxDecodeBlocks, kRowCounters = 2 * kMaxDecodeBlocks;
+constexpr int32_t kMaxShared = kNumCounters - kRowCounters;  ///< Requests by KV heads.
+static_assert(kMaxPrefillBlocks + 2 <= kMaxDecodeBlocks);
+/// Batches that plain kernels work on in clusters are faster there.
+constexpr int32_t kFewestRequests = 4;
+
+struct SharedCut {
+  WorkspaceCut decode, prefix;
+  size_t part_out[2] = {}, part_lse[2] = {}, bytes = 0;
+};
+
+SharedCut cut_shared(const SharedDecodeInstance& instance, int32_t num_blocks, const AttnDesc& desc,
+                     const AttnLimits& limits) {
+  SharedCut cut;
+  cut.decode = cut_workspace(instance.image().teams * num_blocks, 8 * instance.row_tiles, instance.head_dim);
+  cut.prefix = cut_workspace(num_blocks, kSharedItemRows, instance.head_dim);
+  const size_t counters = cut.prefix.partial_out;
+  cut.prefix.partial_out += cut.decode.bytes - counters;
+  cut.prefix.partial_state += cut.decode.bytes - counters;
+  cut.bytes = cut.decode.bytes + cut.prefix.bytes - counters;
+  const size_t rows = static_cast<size_t>(limits.max_tokens) * static_cast<size_t>(desc.num_q_heads);
+  for (int part = 0; part < 2; ++part) {
+    cut.part_out[part] = cut.bytes;
+    cut.part_lse[part] = cut.part_out[part] + aligned(rows * static_cast<size_t>(instance.head_dim) * sizeof(float));
+    cut.bytes = cut.part_lse[part] + aligned(rows * sizeof(float));
+  }
+  return cut;
+}
+
+float tile_cost(const SharedDecodeInstance& instance) {
+  if (const char* tune = getenv("KVANT_TUNE")) return std::stof(tune);
+  return instance.format == KvFormat::kNvfp4 ? 14.0f : 8.0f;
+}
+
+SharedRows shared_rows(const AttnPlan& plan, const AttnArgs& args, const SharedCut& cut) {
+  const AttnDesc& desc = plan.desc();
+  std::byte* base = workspace_base(plan);
+  SharedRows rows{};
+  rows.runs = args.shared_runs;
+  rows.q_offsets = args.q_offsets;
+  for (int part = 0; part < 2; ++part) {
+    rows.part_out[part] = reinterpret_cast<float*>(base + cut.part_out[part]);
+    rows.part_lse[part] = reinterpret_cast<float*>(base + cut.part_lse[part]);
+  }
+  rows.out = args.out;
+  rows.lse = args.lse;
+  rows.sinks = desc.sinks ? args.sinks : nullptr;
+  rows.counters = reinterpret_cast<uint32_t*>(base) + kRowCounters;
+  rows.num_kv_heads = desc.layout.num_kv_heads;
+  rows.group = desc.num_q_heads / desc.layout.num_kv_heads;
+  rows.out_dtype = desc.out_dtype;
+  return rows;
+}
+
+}  // namespace
+
+Status add_shared_route(const AttnDesc& desc, const AttnLimits& limits, const DeviceInfo& device, int32_t row_tiles,
+                        AttentionRoute& route) {
+  if (!limits.shared_runs || device.compute_capability != 90 || desc.window > 0) return {};
+  if (int64_t{limits.max_requests} * desc.layout.num_kv_heads > kMaxShared) return {};
+  const auto instances = decode_shared_instances();
+  const auto instance = std::find_if(instances.begin(), instances.end(), [&](const SharedDecodeInstance& i) {
+    return i.format == desc.layout.k_format && i.head_dim == desc.layout.head_dim_k && i.row_tiles == row_tiles &&
+           i.exact_pages == desc.exact_pages;
+  });
+  if (instance == instances.end()) return {};
+  const KernelImage image = instance->image();
+  const int32_t bytes = std::max(image.shared_bytes, image.teams * instance->team_bytes(limits.max_requests));
+  if (bytes > device.shared_memory_per_block) return {};
+  KVANT_ASSIGN_OR_RETURN(const int32_t num_blocks,
+                         count_blocks(image, bytes, std::min(kMaxDecodeBlocks / image.teams, kMaxPrefillBlocks), device));
+  route.launch.shared_kernel = static_cast<int32_t>(instance - instances.begin());
+  route.launch.shared_num_blocks = num_blocks;
+  route.launch.shared_kernel_bytes = bytes;
+  route.workspace_bytes =
+      std::max(route.workspace_bytes, cut_shared(*instance, num_blocks, desc, limits).bytes + kWorkspaceAlignment);
+  return {};
+}
+
+bool shares_pages(const AttnPlan& plan, const AttnArgs& args) {
+  return plan.launch().shared_kernel >= 0 && args.shared_runs != nullptr && args.num_requests >= kFewestRequests;
+}
+
+Status launch_shared(const AttnPlan& plan, const AttnArgs& args, void* stream) {
+  const AttnDesc& desc = plan.desc();
+  const AttnLaunch& config = plan.launch();
+  const SharedDecodeInstance& instance = decode_shared_instances()[static_cast<size_t>(config.shared_kernel)];
+  const KernelImage image = instance.image();
+  const SharedCut cut = cut_shared(instance, config.shared_num_blocks, desc, plan.limits());
+  SharedDecodeParams params{};
+  static_cast<DecodeParams&>(params.decode) = common_params<DecodeParams>(plan, args, cut.decode);
+  set_pools(params.decode, desc, args.cache);
+  params.decode.shared = shared_rows(plan, args, cut);
+  // Rows of a run see all of its pages' keys, which are this rank's.
+  PrefillParams& prefix = params.prefix;
+  prefix = common_params<PrefillParams>(plan, args, cut.prefix);
+  set_pools(prefix, desc, args.cache);
+  prefix.shared = params.decode.shared;
+  prefix.out = prefix.shared.part_out[0];
+  prefix.lse = prefix.shared.part_lse[0];
+  prefix.out_dtype = DType::kF32;
+  prefix.sinks = nullptr;
+  prefix.mask = nullptr;
+  prefix.positions = nullptr;
+  prefix.draft_mask = DraftMask::kFull;
+  prefix.cp_rank = 0, prefix.cp_size = prefix.cp_interleave = 1;
+  prefix.counters += kPrefixCounters;
+  params.tile_cost = tile_cost(instance);
+  params.team_bytes = instance.team_bytes(plan.limits().max_requests);
+  return launch_blocks(plan, image, config.shared_num_blocks, config.shared_kernel_bytes, &params, true, stream);
+}
+
+Status check_shared_images(const DeviceInfo& device) {
+  if (device.compute_capability != 90) return {};
+  for (const SharedDecodeInstance& instance : decode_shared_instances()) {
+    const std::string name = fmt::format("kernel for shared pages {}_d{}_r{}", to_string(instance.format),
+                                         instance.head_dim, instance.row_tiles);
+    KVANT_RETURN_IF_ERROR(check_image(name, instance.image(), device));
+  }
+  return {};
+}
+
+}  // namespace kvant::attn::cuda

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "attn/cuda/generic/decode_splitkv.h"
+#include "attn/cuda/generic/prefill_flash.h"
+
+namespace kvant::attn::cuda {
+
+struct SharingDecodeParams : DecodeParams {
+  SharedRows shared;
+};
+struct SharedDecodeParams {
+  SharingDecodeParams decode;  // the requests' own pages
+  PrefillParams prefix;        // the pages that runs of them share
+  float tile_cost;             // of 64 shared keys by 128 rows, over that of 16 keys of a request's own: a block's time
+  int32_t team_bytes;          // shared memory of a block of the decode kernel
+};
+
+/// A launch is image.function with one argument, SharedDecodeParams, and max(image.shared_bytes, image.teams *
+/// team_bytes) of shared memory, on any grid.
+struct SharedDecodeInstance {
+  KvFormat format;
+  int32_t head_dim;
+  int32_t row_tiles;
+  bool exact_pages;
+  KernelImage (*image)();
+  int32_t (*team_bytes)(int32_t max_requests);
+};
+
+/// Written by kernels.cmake; none where no kernel is built for SM90a.
+std::span<const SharedDecodeInstance> decode_shared_instances();
+
+}  // namespace kvant::attn::cuda
