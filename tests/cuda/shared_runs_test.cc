@@ -139,7 +139,10 @@ TEST_P(SharedRunsOnDevice, MatchTheOracle) {
   Problem problem(GetParam().spec);
   share_pages(problem, GetParam().shared);
   const std::vector<SharedRun> runs = runs_of(problem);
-  EXPECT_EQ(runs[0].num_requests > 0, !GetParam().shared.empty());
+  // Entries below a window are poison, which neighbours have in common.
+  if (problem.desc().window == 0) {
+    EXPECT_EQ(runs[0].num_requests > 0, !GetParam().shared.empty());
+  }
   const auto expected = reference::attention(problem.desc(), problem.args());
   DeviceProblem device(problem);
   device.share(runs);

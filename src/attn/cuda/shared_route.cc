@@ -1,6 +1,7 @@
 #include "attn/cuda/shared_route.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstdlib>
 #include <string>
 
@@ -13,39 +14,37 @@
 namespace kvant::attn::cuda {
 namespace {
 
-/// How the workspace's counters are cut: those of the decode items, of the shared pages' items, and of what both share.
-constexpr int32_t kPrefixCounters = kMaxDecodeBlocks, kRowCounters = 2 * kMaxDecodeBlocks;
-constexpr int32_t kMaxShared = kNumCounters - kRowCounters;  ///< Requests by KV heads.
-static_assert(kMaxPrefillBlocks + 2 <= kMaxDecodeBlocks);
+/// The workspace's counters: those of the decode kernel's items, then those of requests by KV heads.
+constexpr int32_t kRowCounters = kMaxDecodeBlocks;
+constexpr int32_t kMaxShared = kNumCounters - kRowCounters;
 /// Batches that plain kernels work on in clusters are faster there.
 constexpr int32_t kFewestRequests = 4;
 
 struct SharedCut {
-  WorkspaceCut decode, prefix;
-  size_t part_out[2] = {}, part_lse[2] = {}, bytes = 0;
+  WorkspaceCut decode;
+  size_t part_out = 0, part_state = 0, own_out = 0, own_lse = 0, bytes = 0;
 };
+
+size_t num_rows(const AttnDesc& desc, const AttnLimits& limits) {
+  return static_cast<size_t>(limits.max_tokens) * static_cast<size_t>(desc.num_q_heads);
+}
 
 SharedCut cut_shared(const SharedDecodeInstance& instance, int32_t num_blocks, const AttnDesc& desc,
                      const AttnLimits& limits) {
+  const size_t rows = num_rows(desc, limits), row_bytes = static_cast<size_t>(instance.head_dim) * sizeof(float);
   SharedCut cut;
   cut.decode = cut_workspace(instance.image().teams * num_blocks, 8 * instance.row_tiles, instance.head_dim);
-  cut.prefix = cut_workspace(num_blocks, kSharedItemRows, instance.head_dim);
-  const size_t counters = cut.prefix.partial_out;
-  cut.prefix.partial_out += cut.decode.bytes - counters;
-  cut.prefix.partial_state += cut.decode.bytes - counters;
-  cut.bytes = cut.decode.bytes + cut.prefix.bytes - counters;
-  const size_t rows = static_cast<size_t>(limits.max_tokens) * static_cast<size_t>(desc.num_q_heads);
-  for (int part = 0; part < 2; ++part) {
-    cut.part_out[part] = cut.bytes;
-    cut.part_lse[part] = cut.part_out[part] + aligned(rows * static_cast<size_t>(instance.head_dim) * sizeof(float));
-    cut.bytes = cut.part_lse[part] + aligned(rows * sizeof(float));
-  }
+  cut.part_out = cut.decode.bytes;
+  cut.part_state = cut.part_out + aligned(kMaxSharedParts * rows * row_bytes);
+  cut.own_out = cut.part_state + aligned(kMaxSharedParts * rows * sizeof(float2));
+  cut.own_lse = cut.own_out + aligned(rows * row_bytes);
+  cut.bytes = cut.own_lse + aligned(rows * sizeof(float));
   return cut;
 }
 
 float tile_cost(const SharedDecodeInstance& instance) {
   if (const char* tune = getenv("KVANT_TUNE")) return std::stof(tune);
-  return instance.format == KvFormat::kNvfp4 ? 14.0f : 8.0f;
+  return instance.format == KvFormat::kNvfp4 ? 15.0f : instance.format == KvFormat::kE4m3 ? 13.0f : 12.0f;
 }
 
 SharedRows shared_rows(const AttnPlan& plan, const AttnArgs& args, const SharedCut& cut) {
@@ -54,16 +53,19 @@ SharedRows shared_rows(const AttnPlan& plan, const AttnArgs& args, const SharedC
   SharedRows rows{};
   rows.runs = args.shared_runs;
   rows.q_offsets = args.q_offsets;
-  for (int part = 0; part < 2; ++part) {
-    rows.part_out[part] = reinterpret_cast<float*>(base + cut.part_out[part]);
-    rows.part_lse[part] = reinterpret_cast<float*>(base + cut.part_lse[part]);
-  }
+  rows.part_out = reinterpret_cast<float*>(base + cut.part_out);
+  rows.part_state = reinterpret_cast<float2*>(base + cut.part_state);
+  rows.part_stride = static_cast<int64_t>(num_rows(desc, plan.limits()));
+  rows.own_out = reinterpret_cast<float*>(base + cut.own_out);
+  rows.own_lse = reinterpret_cast<float*>(base + cut.own_lse);
   rows.out = args.out;
   rows.lse = args.lse;
   rows.sinks = desc.sinks ? args.sinks : nullptr;
   rows.counters = reinterpret_cast<uint32_t*>(base) + kRowCounters;
+  rows.num_requests = args.num_requests;
   rows.num_kv_heads = desc.layout.num_kv_heads;
   rows.group = desc.num_q_heads / desc.layout.num_kv_heads;
+  rows.page_shift = std::countr_zero(static_cast<uint32_t>(desc.layout.page_size));
   rows.out_dtype = desc.out_dtype;
   return rows;
 }
@@ -84,7 +86,7 @@ Status add_shared_route(const AttnDesc& desc, const AttnLimits& limits, const De
   const int32_t bytes = std::max(image.shared_bytes, image.teams * instance->team_bytes(limits.max_requests));
   if (bytes > device.shared_memory_per_block) return {};
   KVANT_ASSIGN_OR_RETURN(const int32_t num_blocks,
-                         count_blocks(image, bytes, std::min(kMaxDecodeBlocks / image.teams, kMaxPrefillBlocks), device));
+                         count_blocks(image, bytes, kMaxDecodeBlocks / image.teams, device));
   route.launch.shared_kernel = static_cast<int32_t>(instance - instances.begin());
   route.launch.shared_num_blocks = num_blocks;
   route.launch.shared_kernel_bytes = bytes;
@@ -109,18 +111,13 @@ Status launch_shared(const AttnPlan& plan, const AttnArgs& args, void* stream) {
   params.decode.shared = shared_rows(plan, args, cut);
   // Rows of a run see all of its pages' keys, which are this rank's.
   PrefillParams& prefix = params.prefix;
-  prefix = common_params<PrefillParams>(plan, args, cut.prefix);
+  prefix = common_params<PrefillParams>(plan, args, cut.decode);
   set_pools(prefix, desc, args.cache);
-  prefix.shared = params.decode.shared;
-  prefix.out = prefix.shared.part_out[0];
-  prefix.lse = prefix.shared.part_lse[0];
-  prefix.out_dtype = DType::kF32;
   prefix.sinks = nullptr;
   prefix.mask = nullptr;
   prefix.positions = nullptr;
   prefix.draft_mask = DraftMask::kFull;
   prefix.cp_rank = 0, prefix.cp_size = prefix.cp_interleave = 1;
-  prefix.counters += kPrefixCounters;
   params.tile_cost = tile_cost(instance);
   params.team_bytes = instance.team_bytes(plan.limits().max_requests);
   return launch_blocks(plan, image, config.shared_num_blocks, config.shared_kernel_bytes, &params, true, stream);

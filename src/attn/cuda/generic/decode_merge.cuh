@@ -73,16 +73,18 @@ class DecodeMerge : protected DecodeTiles<Traits> {
   __device__ __forceinline__ void settle(const detail::Segment& s) {
     if (!is_shared(s)) return;
     if (alone()) {
-      const bool last = lane_ == 0 && arrive_at_shared(p_.shared, s.request, s.head);
+      const bool last = lane_ == 0 && arrive_at_shared(p_.shared, s.request, s.head, shared_.part_tiles);
       const bool any = __any_sync(0xffffffffu, last) != 0;
       __syncwarp();  // What the one has seen written all may read.
-      if (any) merge_shared_rows<kHeadDim>(p_.shared, s.request, s.head, lane_, 32);
+      if (any) merge_shared_rows<kHeadDim, 1>(p_.shared, s.request, s.head, shared_.part_tiles, lane_, 32);
       return;
     }
-    if (threadIdx.x == 0) shared_.is_last = arrive_at_shared(p_.shared, s.request, s.head) ? 1 : 0;
+    if (threadIdx.x == 0)
+      shared_.is_last = arrive_at_shared(p_.shared, s.request, s.head, shared_.part_tiles) ? 1 : 0;
     this->sync_block();
     if (shared_.is_last != 0)
-      merge_shared_rows<kHeadDim>(p_.shared, s.request, s.head, static_cast<int32_t>(threadIdx.x), Traits::kThreads);
+      merge_shared_rows<kHeadDim, 1>(p_.shared, s.request, s.head, shared_.part_tiles, static_cast<int32_t>(threadIdx.x),
+                                  Traits::kThreads);
     this->sync_block();
   }
 
@@ -273,7 +275,7 @@ class DecodeMerge : protected DecodeTiles<Traits> {
   __device__ __forceinline__ void store(const detail::Segment& s, int64_t index, float4 value) const {
     if constexpr (Traits::kShares) {
       if (is_shared(s)) {
-        *reinterpret_cast<float4*>(p_.shared.part_out[1] + index) = value;
+        *reinterpret_cast<float4*>(p_.shared.own_out + index) = value;
         return;
       }
     }
@@ -281,7 +283,7 @@ class DecodeMerge : protected DecodeTiles<Traits> {
   }
   __device__ __forceinline__ void write_lse(const detail::Segment& s, int64_t index, float top, float sum) const {
     float* lse = p_.lse;
-    if constexpr (Traits::kShares) lse = is_shared(s) ? p_.shared.part_lse[1] : lse;
+    if constexpr (Traits::kShares) lse = is_shared(s) ? p_.shared.own_lse : lse;
     if (lse != nullptr) lse[index] = top == -INFINITY ? -INFINITY : (top + log2f(sum)) * kLnOf2;
   }
   /// What a row's values are multiplied by, its sink counted.

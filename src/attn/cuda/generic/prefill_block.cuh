@@ -15,11 +15,8 @@ class PrefillBlock : private PrefillFinish<Traits> {
   using Base = PrefillFinish<Traits>;
   using Base::Base;
 
-  __device__ void run() { run(static_cast<int32_t>(gridDim.x)); }
-
-  /// On the first `grid` blocks of the launch.
-  __device__ void run(int32_t grid) {
-    const auto block = static_cast<int32_t>(blockIdx.x);
+  __device__ void run() {
+    const auto grid = static_cast<int32_t>(gridDim.x), block = static_cast<int32_t>(blockIdx.x);
     int32_t total = scan_prefill_requests<Traits>(p_, this->shared_, true);
     const bool whole = p_.batch_invariant || total >= Base::kItemsPerBlock * grid;
     if (!whole) total = scan_prefill_requests<Traits>(p_, this->shared_, false);
@@ -46,10 +43,7 @@ class PrefillBlock : private PrefillFinish<Traits> {
         if (this->lane_ == 0) this->shared_.next = next;
       };
       this->attend(segment, find_next);
-      const bool written = this->finish(segment, position, begin, whole ? 0 : share);
-      if constexpr (Traits::kShares) {
-        if (written) Traits::settle(p_.shared, segment);
-      }
+      this->finish(segment, position, begin, whole ? 0 : share);
       position = this->shared_.next;
       __syncthreads();
     }

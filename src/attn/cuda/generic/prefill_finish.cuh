@@ -29,14 +29,14 @@ class PrefillFinish : protected PrefillTiles<Traits> {
   using Base::sum_;
   using Base::warp_;
 
-  /// `share` is 0 when items are whole. Returns whether this block has written the item's rows.
-  __device__ bool finish(const PrefillSegment& s, int32_t position, int32_t block_begin, int32_t share) {
+  /// `share` is 0 when items are whole.
+  __device__ void finish(const PrefillSegment& s, int32_t position, int32_t block_begin, int32_t share) {
     add_up_rows();
     const int32_t first_block = share == 0 ? 0 : s.item_begin / share;
     const int32_t last_block = share == 0 ? 0 : (s.item_begin + s.item_tiles - 1) / share;
     if (first_block == last_block) {
       write_rows(s);
-      return true;
+      return;
     }
     store_part(s, 2 * static_cast<int32_t>(blockIdx.x) + (position == block_begin ? 0 : 1));
     __threadfence();
@@ -48,10 +48,9 @@ class PrefillFinish : protected PrefillTiles<Traits> {
       if (shared_.is_last != 0) *counter = 0;
     }
     __syncthreads();
-    if (shared_.is_last == 0) return false;
+    if (shared_.is_last == 0) return;
     __threadfence();
     merge_parts(s, first_block, last_block, s.item_begin == first_block * share ? 0 : 1);
-    return true;
   }
 
  private:

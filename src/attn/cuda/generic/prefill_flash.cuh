@@ -26,7 +26,6 @@ struct PrefillTraits {
   static constexpr bool kBf16Math = kSource == TileSource::kBf16;
   static constexpr bool kConditioned = kSource == TileSource::kQuantised;
   static constexpr int kScanGroups = 32;
-  static constexpr bool kShares = false;  ///< Whether runs of requests that share pages are the work.
   /// Two blocks a multiprocessor hide each other's expansion, softmax and barriers.
   static constexpr int kMinBlocks = 2;
 

@@ -7,7 +7,6 @@
 
 #include "attn/cuda/common/kernel_image.h"
 #include "attn/cuda/common/page_plane.h"
-#include "attn/cuda/generic/shared_rows.h"
 #include "kvant/attn/attention.h"
 
 namespace kvant::attn::cuda {
@@ -50,7 +49,6 @@ struct PrefillParams {
   DraftMask draft_mask;
   bool exact_pages;      // entries may name the exact pool
   bool batch_invariant;  // no item is cut
-  SharedRows shared;     // for kernels whose work is the shared pages of runs
 };
 
 /// How a kernel's tiles come into shared memory.

@@ -66,15 +66,6 @@ class PrefillWork {
 
   __device__ Request request_of(int32_t r) const {
     Request request;
-    if constexpr (Traits::kShares) {
-      // Rows of all requests of a run, and the keys that all of them see.
-      const SharedRun run = p_.shared.runs[1 + r];
-      const int32_t count = run.first_request == r ? run.num_requests : 0;
-      request.q_begin = p_.q_offsets[r];
-      request.q_len = p_.q_offsets[r + count] - request.q_begin;
-      request.global_len = run.num_pages << p_.page_shift;
-      return request;
-    }
     request.q_begin = p_.q_offsets[r];
     request.q_len = p_.q_offsets[r + 1] - request.q_begin;
     request.global_len = request.q_len > 0 ? p_.kv_lens[r] : 0;

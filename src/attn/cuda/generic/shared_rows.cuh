@@ -1,7 +1,7 @@
 #pragma once
 
-// Rows of requests that share pages: the shared pages' part and the request's own are different items, and the last to
-// come merges both.
+// Rows of requests that share pages: parts of the shared pages and the request's own pages are different items, and the
+// last to come merges them all.
 
 #include <cstdint>
 
@@ -20,41 +20,84 @@ __device__ __forceinline__ RowsInRun rows_in_run(const SharedRows& p, int32_t re
   return {(p.q_offsets[request] - begin) * p.group, (p.q_offsets[request + 1] - begin) * p.group - 1};
 }
 
-/// Says that one part of a request's rows of a KV head lies in memory, by a thread that has seen it written. Whether
+__device__ __forceinline__ int32_t shared_tiles(const SharedRows& p, const SharedRun& run) {
+  return ((run.num_pages << p.page_shift) + kSharedTileKeys - 1) / kSharedTileKeys;
+}
+/// Parts that so many tiles are cut into where a part is to have `part_tiles`.
+__device__ __forceinline__ int32_t shared_parts(int32_t tiles, int32_t part_tiles) {
+  return min((tiles + part_tiles - 1) / part_tiles, kMaxSharedParts);
+}
+
+/// Says that a part of a request's rows of a KV head lies in memory, by a thread that has seen it written. Whether
 /// that was the last part.
-__device__ __forceinline__ bool arrive_at_shared(const SharedRows& p, int32_t request, int32_t head) {
+__device__ __forceinline__ bool arrive_at_shared(const SharedRows& p, int32_t request, int32_t head,
+                                                 int32_t part_tiles) {
   const RowsInRun rows = rows_in_run(p, request);
-  const int32_t parts = 2 + rows.last / kSharedItemRows - rows.first / kSharedItemRows;
+  const int32_t items = 1 + rows.last / kSharedItemRows - rows.first / kSharedItemRows;
+  const int32_t parts = 1 + items * shared_parts(shared_tiles(p, p.runs[1 + request]), part_tiles);
   uint32_t* counter = p.counters + request * p.num_kv_heads + head;
   const bool is_last = add_release_acquire(counter, 1) + 1 == static_cast<uint32_t>(parts);
   if (is_last) *counter = 0;
   return is_last;
 }
 
-/// Merges and writes a request's rows of a KV head, shared pages first, four channels a thread and round.
-template <int kHeadDim>
-__device__ __noinline__ void merge_shared_rows(const SharedRows& p, int32_t request, int32_t head, int32_t thread,
-                                  int32_t num_threads) {
+/// Merges and writes a request's rows of a KV head, parts in order and then its own pages: four channels a thread, of
+/// kTogether rows at once, so that one waits for memory while the other does.
+template <int kHeadDim, int kTogether>
+__device__ __noinline__ void merge_shared_rows(const SharedRows& p, int32_t request, int32_t head, int32_t part_tiles,
+                                               int32_t thread, int32_t num_threads) {
   constexpr int32_t kFours = kHeadDim / 4;
+  const int32_t parts = shared_parts(shared_tiles(p, p.runs[1 + request]), part_tiles);
   const int32_t q_begin = p.q_offsets[request];
-  const int32_t rows = (p.q_offsets[request + 1] - q_begin) * p.group;
-#pragma unroll 2
-  for (int32_t i = thread; i < rows * kFours; i += num_threads) {
-    const int32_t row = i / kFours, channel = i % kFours * 4, q_head = head * p.group + row % p.group;
-    const int64_t index = (static_cast<int64_t>(q_begin) + row / p.group) * p.num_kv_heads * p.group + q_head;
-    const float4 a = __ldcg(reinterpret_cast<const float4*>(p.part_out[0] + index * kHeadDim + channel));
-    const float4 b = __ldcg(reinterpret_cast<const float4*>(p.part_out[1] + index * kHeadDim + channel));
-    const float a_lse = __ldcg(p.part_lse[0] + index), b_lse = __ldcg(p.part_lse[1] + index);
-    const float top = fmaxf(a_lse, b_lse);  // Every row sees the shared pages.
-    float a_weight = exp2f((a_lse - top) * kLog2OfE), b_weight = exp2f((b_lse - top) * kLog2OfE);
-    const float sum = a_weight + b_weight;
-    const float inverse = 1.0f / (p.sinks == nullptr ? sum : sum + exp2f((p.sinks[q_head] - top) * kLog2OfE));
-    a_weight *= inverse, b_weight *= inverse;
-    store_two(p.out, p.out_dtype, index * kHeadDim + channel, a_weight * a.x + b_weight * b.x,
-              a_weight * a.y + b_weight * b.y);
-    store_two(p.out, p.out_dtype, index * kHeadDim + channel + 2, a_weight * a.z + b_weight * b.z,
-              a_weight * a.w + b_weight * b.w);
-    if (channel == 0 && p.lse != nullptr) p.lse[index] = top + log2f(sum) * kLnOf2;
+  const int32_t places = (p.q_offsets[request + 1] - q_begin) * p.group * kFours;
+  for (int32_t first = thread; first < places; first += kTogether * num_threads) {
+    int64_t index[kTogether];
+    float2 state[kTogether][kMaxSharedParts];
+    float4 value[kTogether][kMaxSharedParts], own[kTogether];
+    float top[kTogether], own_top[kTogether];
+    const int32_t channel = first % kFours * 4;  // Threads come in whole rows.
+#pragma unroll
+    for (int m = 0; m < kTogether; ++m) {
+      const int32_t row = min(first + m * num_threads, places - 1) / kFours;
+      index[m] = (static_cast<int64_t>(q_begin) + row / p.group) * p.num_kv_heads * p.group + head * p.group +
+                 row % p.group;
+#pragma unroll
+      for (int k = 0; k < kMaxSharedParts; ++k) {
+        const int64_t at = k * p.part_stride + index[m];
+        state[m][k] = k < parts ? __ldcg(p.part_state + at) : make_float2(-INFINITY, 0.0f);
+        value[m][k] = k < parts ? __ldcg(reinterpret_cast<const float4*>(p.part_out + at * kHeadDim + channel))
+                                : make_float4(0, 0, 0, 0);
+      }
+      own[m] = __ldcg(reinterpret_cast<const float4*>(p.own_out + index[m] * kHeadDim + channel));
+      own_top[m] = __ldcg(p.own_lse + index[m]) * kLog2OfE;
+    }
+#pragma unroll
+    for (int m = 0; m < kTogether; ++m) {
+      top[m] = own_top[m];
+#pragma unroll
+      for (int k = 0; k < kMaxSharedParts; ++k) top[m] = fmaxf(top[m], state[m][k].x);
+      float sum = 0.0f;
+      float4 all = make_float4(0, 0, 0, 0);
+      const auto add = [&](float factor, const float4& v) {
+        all.x = fmaf(factor, v.x, all.x), all.y = fmaf(factor, v.y, all.y);
+        all.z = fmaf(factor, v.z, all.z), all.w = fmaf(factor, v.w, all.w);
+      };
+#pragma unroll
+      for (int k = 0; k < kMaxSharedParts; ++k) {
+        const float factor = exp2f(state[m][k].x - top[m]);  // Every row sees the shared pages: top is a number.
+        sum = fmaf(factor, state[m][k].y, sum);
+        add(factor, value[m][k]);
+      }
+      const float own_factor = exp2f(own_top[m] - top[m]);
+      sum += own_factor;
+      add(own_factor, own[m]);
+      if (first + m * num_threads >= places) break;
+      const auto q_head = static_cast<int32_t>(index[m] % (p.num_kv_heads * p.group));
+      const float inverse = 1.0f / (p.sinks == nullptr ? sum : sum + exp2f(p.sinks[q_head] * kLog2OfE - top[m]));
+      store_two(p.out, p.out_dtype, index[m] * kHeadDim + channel, all.x * inverse, all.y * inverse);
+      store_two(p.out, p.out_dtype, index[m] * kHeadDim + channel + 2, all.z * inverse, all.w * inverse);
+      if (channel == 0 && p.lse != nullptr) p.lse[index[m]] = (top[m] + log2f(sum)) * kLnOf2;
+    }
   }
 }
 

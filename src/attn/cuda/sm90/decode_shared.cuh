@@ -11,41 +11,12 @@
 
 #include "attn/cuda/generic/decode_splitkv.cuh"
 #include "attn/cuda/sm90/decode_shared.h"
-#include "attn/cuda/sm90/prefill_wgmma.cuh"
+#include "attn/cuda/sm90/shared_pages.cuh"
 
 namespace kvant::attn::cuda {
 
-/// Items of shared pages; a block's first 256 threads.
-template <TileSource kSource, int kHeadDim>
-struct SharedPagesTraits : PrefillWgmmaTraits<kSource, kHeadDim, kHeadDim, kSharedItemRows> {
-  static constexpr bool kShares = true;
-  using Products = WarpgroupProducts<SharedPagesTraits>;
-  static constexpr int kWarps = kSharedItemRows / 16;
-
-  __device__ __forceinline__ static uint32_t thread() { return threadIdx.x + thread_of_row(); }
-  __device__ __forceinline__ static uint32_t thread_of_row() { return 128 * threadIdx.y; }
-
-  /// An item's rows are written: tells their requests.
-  __device__ static void settle(const SharedRows& p, const PrefillSegment& s) {
-    __syncthreads();
-    const int32_t count = p.runs[1 + s.request].num_requests;
-    const int32_t first_row = s.row_tile * kSharedItemRows, last_row = first_row + s.num_rows - 1;
-    const auto warp = static_cast<int32_t>(thread() / 32), lane = static_cast<int32_t>(thread() % 32);
-    for (int32_t first = s.request; first < s.request + count; first += 32 * kWarps) {
-      const int32_t request = first + kWarps * lane + warp;
-      bool is_last = false;
-      if (request < s.request + count) {
-        const RowsInRun rows = rows_in_run(p, request);
-        if (rows.first <= last_row && rows.last >= first_row && rows.first <= rows.last)
-          is_last = arrive_at_shared(p, request, s.head);
-      }
-      const uint32_t all_last = __ballot_sync(0xffffffffu, is_last);
-      __syncwarp();  // What one lane has seen written all may read.
-      for (uint32_t last = all_last; last != 0; last &= last - 1)
-        merge_shared_rows<kHeadDim>(p, first + kWarps * (__ffs(static_cast<int>(last)) - 1) + warp, s.head, lane, 32);
-    }
-  }
-};
+/// What an item of the decode kernel costs beside its tiles, in tiles.
+inline constexpr int32_t kItemTiles = 12;
 
 template <class KCodec, class VCodec, int kHeadDim, int kRowTiles, bool kExact>
 struct DecodeSharedTraits : DecodeTraits<KCodec, VCodec, kHeadDim, kRowTiles, kExact> {
@@ -60,6 +31,7 @@ struct DecodeSharedTraits : DecodeTraits<KCodec, VCodec, kHeadDim, kRowTiles, kE
   using Pages = SharedPagesTraits<KCodec::kBf16Math ? TileSource::kBf16 : TileSource::kQuantised, kHeadDim>;
   struct SharedStorage : Base::SharedStorage {
     int32_t first_block;  ///< Blocks of the decode kernel that other work has taken the place of.
+    int32_t part_tiles;   ///< See shared_parts.
   };
 
   template <class Storage>
@@ -84,34 +56,84 @@ struct DecodeSharedTraits : DecodeTraits<KCodec, VCodec, kHeadDim, kRowTiles, kE
   }
 };
 
-/// How many blocks the shared pages get; every block computes the same. `sums` is shared memory.
+/// Over all threads of a block of the launch; `sums` is shared memory.
+template <int kThreads, int kCount>
+__device__ __forceinline__ void sum_over_block(int32_t (&value)[kCount], int32_t* sums) {
+  const uint32_t thread = threadIdx.x + 128 * threadIdx.y;
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    value[i] = __reduce_add_sync(0xffffffffu, value[i]);
+    if (thread % 32 == 0) sums[thread / 32 * kCount + i] = value[i];
+  }
+  __syncthreads();
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    value[i] = 0;
+#pragma unroll
+    for (int w = 0; w < kThreads / 32; ++w) value[i] += sums[w * kCount + i];
+  }
+  __syncthreads();
+}
+
+/// The division with which both kinds of work should end soonest: so many parts an item, and as many blocks as take them
+/// in whole rounds. Times are in those of a block for a tile of a request's own.
+__device__ __forceinline__ SharedDivision best_division(const int32_t (&units)[kMaxSharedParts], int32_t most_tiles,
+                                                        int32_t own_tiles, float tile_cost) {
+  constexpr float kUnitCost = 130.0f;  // Beside its tiles.
+  constexpr int32_t kMostRounds = 4;
+  const auto grid = static_cast<int32_t>(gridDim.x);
+  SharedDivision best = {1, units[0], most_tiles};
+  float best_time = INFINITY;
+#pragma unroll
+  for (int n = 0; n < kMaxSharedParts; ++n) {
+    const int32_t part_tiles = (most_tiles + n) / (n + 1);
+#pragma unroll 1
+    for (int32_t rounds = 1; rounds <= kMostRounds; ++rounds) {
+      const int32_t blocks = min((units[n] + rounds - 1) / rounds, grid - 1);
+      const auto real_rounds = static_cast<float>((units[n] + blocks - 1) / blocks);
+      const float pages_time = real_rounds * (kUnitCost + tile_cost * static_cast<float>(part_tiles));
+      const float time = fmaxf(pages_time, static_cast<float>(own_tiles) / static_cast<float>(grid - blocks));
+      if (time < best_time) best_time = time, best = {blocks, units[n], part_tiles};
+    }
+  }
+  return best;
+}
+
+/// How many blocks the shared pages get; every block computes the same.
 template <class Traits>
-__device__ __noinline__ int32_t blocks_for_shared_pages(const SharedDecodeParams& params, int2* sums) {
+__device__ __noinline__ SharedDivision divide_blocks(const SharedDecodeParams& params, int32_t* sums) {
   const SharingDecodeParams& p = params.decode;
-  if (p.shared.runs[0].num_requests == 0) return 0;
+  if (p.shared.runs[0].num_requests == 0) return {0, 0, 1};
   constexpr int32_t kThreads = 128 * Traits::kTeams;
   const auto thread = static_cast<int32_t>(threadIdx.x + 128 * threadIdx.y);
-  int32_t pages = 0, own = 0;
+  // Tiles of the longest run, and of requests' own pages with what an item costs beside them.
+  int32_t most_tiles = 0, own[1] = {0};
   for (int32_t r = thread; r < p.num_requests; r += kThreads) {
     const SharedRun run = p.shared.runs[1 + r];
-    const int32_t q_begin = p.q_offsets[r], q_len = p.q_offsets[r + 1] - q_begin;
-    const int32_t keys = run.num_pages << p.page_shift;
+    const int32_t q_len = p.q_offsets[r + 1] - p.q_offsets[r];
     const int32_t length = owned_keys(p.kv_lens[r], p.cp_rank, p.cp_size, p.cp_interleave);
-    own += (q_len * p.group + Traits::kRows - 1) / Traits::kRows * max((length - keys + 15) / 16, 0);
-    if (run.num_requests == 0 || run.first_request != r) continue;
-    const int32_t rows = (p.q_offsets[r + run.num_requests] - q_begin) * p.group;
-    pages += (rows + kSharedItemRows - 1) / kSharedItemRows * ((keys + Traits::Pages::kKeys - 1) / Traits::Pages::kKeys);
+    const int32_t tiles = max((length - (run.num_pages << p.page_shift) + 15) / 16, 0);
+    own[0] += (q_len * p.group + Traits::kRows - 1) / Traits::kRows * (tiles + kItemTiles);
+    most_tiles = max(most_tiles, shared_tiles(p.shared, run));
   }
-  pages = __reduce_add_sync(0xffffffffu, pages), own = __reduce_add_sync(0xffffffffu, own);
-  if (thread % 32 == 0) sums[thread / 32] = make_int2(pages, own);
+  sum_over_block<kThreads>(own, sums);
+  most_tiles = __reduce_max_sync(0xffffffffu, most_tiles);
+  if (thread % 32 == 0) sums[thread / 32] = most_tiles;
   __syncthreads();
-  pages = own = 0;
-  for (int32_t w = 0; w < kThreads / 32; ++w) pages += sums[w].x, own += sums[w].y;
+  for (int32_t w = 0; w < kThreads / 32; ++w) most_tiles = max(most_tiles, sums[w]);
   __syncthreads();
-  const auto grid = static_cast<int32_t>(gridDim.x);
-  const float cost = static_cast<float>(pages) * params.tile_cost;
-  const auto share = static_cast<int32_t>(static_cast<float>(grid) * cost / (cost + static_cast<float>(own)) + 0.5f);
-  return min(max(share, 1), grid - 1);
+  int32_t units[kMaxSharedParts] = {};  // For one part an item, two, and so on.
+  for (int32_t r = thread; r < p.num_requests; r += kThreads) {
+    const SharedRun run = p.shared.runs[1 + r];
+    if (run.num_requests == 0 || run.first_request != r) continue;
+    const int32_t rows = (p.q_offsets[r + run.num_requests] - p.q_offsets[r]) * p.group;
+    const int32_t items = (rows + kSharedItemRows - 1) / kSharedItemRows * p.num_kv_heads;
+    const int32_t tiles = shared_tiles(p.shared, run);
+#pragma unroll
+    for (int n = 0; n < kMaxSharedParts; ++n) units[n] += items * shared_parts(tiles, (most_tiles + n) / (n + 1));
+  }
+  sum_over_block<kThreads>(units, sums);
+  return best_division(units, most_tiles, own[0] * p.num_kv_heads, params.tile_cost);
 }
 
 template <class Traits>
@@ -120,17 +142,20 @@ __global__ void __launch_bounds__(128 * Traits::kTeams, Traits::kResident)
   extern __shared__ __align__(1024) uint8_t panel_memory[];
   allow_next_kernel();
   wait_for_previous_kernel();
-  const int32_t blocks = blocks_for_shared_pages<Traits>(params, reinterpret_cast<int2*>(panel_memory));
-  if (static_cast<int32_t>(blockIdx.x) < blocks) {
+  const SharedDivision division = divide_blocks<Traits>(params, reinterpret_cast<int32_t*>(panel_memory));
+  if (static_cast<int32_t>(blockIdx.x) < division.blocks) {
     using Pages = typename Traits::Pages;
+    auto& shared = *reinterpret_cast<typename Pages::SharedStorage*>(panel_memory);
     if (Pages::thread() < Pages::kThreads)
-      PrefillBlock<Pages>(params.prefix, *reinterpret_cast<typename Pages::SharedStorage*>(panel_memory)).run(blocks);
+      SharedPagesBlock<Pages>(params.prefix, params.decode.shared, shared, division).run();
     return;
   }
   using Storage = typename Traits::SharedStorage;
   uint8_t* team = panel_memory + threadIdx.y * params.team_bytes;
   auto& shared = *reinterpret_cast<Storage*>(team);
-  shared.first_block = Traits::kTeams * blocks;  // Every thread writes the same, so that it has seen it.
+  // Every thread writes the same, so that it has seen it.
+  shared.first_block = Traits::kTeams * division.blocks;
+  shared.part_tiles = division.part_tiles;
   DecodeBlock<Traits>(params.decode, shared, reinterpret_cast<int32_t*>(team + sizeof(Storage))).work();
 }
 

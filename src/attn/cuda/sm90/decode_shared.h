@@ -5,6 +5,7 @@
 
 #include "attn/cuda/generic/decode_splitkv.h"
 #include "attn/cuda/generic/prefill_flash.h"
+#include "attn/cuda/generic/shared_rows.h"
 
 namespace kvant::attn::cuda {
 

@@ -85,7 +85,6 @@ struct PrefillWgmmaTraits {
   static constexpr bool kBf16Math = kSource == TileSource::kBf16;
   static constexpr bool kConditioned = kSource == TileSource::kQuantised;
   static constexpr int kScanGroups = 32;
-  static constexpr bool kShares = false;  ///< Whether runs of requests that share pages are the work.
   /// Two blocks a multiprocessor: one's products hide the other's expansion, softmax and barriers.
   static constexpr int kMinBlocks = 2;
 

@@ -1,0 +1,153 @@
+#pragma once
+
+// Items of shared pages: the rows of all requests of a run, 128 an item, against the keys that all of them see. The
+// main loop is that of the wgmma prefill kernel.
+
+#include <cstdint>
+
+#include "attn/cuda/generic/shared_rows.cuh"
+#include "attn/cuda/sm90/prefill_wgmma.cuh"
+
+namespace kvant::attn::cuda {
+
+/// How a launch divides its blocks, and shared pages among theirs.
+struct SharedDivision {
+  int32_t blocks;      ///< For shared pages, the launch's first.
+  int32_t units;       ///< Of work: parts of items.
+  int32_t part_tiles;  ///< See shared_parts.
+};
+
+/// For the first 256 threads of blocks whose rows of 128 threads are threadIdx.y.
+template <TileSource kSource, int kHeadDim>
+struct SharedPagesTraits : PrefillWgmmaTraits<kSource, kHeadDim, kHeadDim, kSharedItemRows> {
+  using Base = PrefillWgmmaTraits<kSource, kHeadDim, kHeadDim, kSharedItemRows>;
+  using Products = WarpgroupProducts<SharedPagesTraits>;
+  static_assert(Base::kKeys == kSharedTileKeys);
+
+  __device__ __forceinline__ static uint32_t thread() { return threadIdx.x + thread_of_row(); }
+  __device__ __forceinline__ static uint32_t thread_of_row() { return 128 * threadIdx.y; }
+};
+
+template <class Traits>
+class SharedPagesBlock : private PrefillTiles<Traits> {
+ public:
+  using Base = PrefillTiles<Traits>;
+  __device__ SharedPagesBlock(const PrefillParams& params, const SharedRows& rows,
+                              typename Traits::SharedStorage& shared, const SharedDivision& division)
+      : Base(params, shared), rows_(rows), division_(division) {}
+
+  __device__ void run() {
+    PrefillSegment& segment = shared_.segments[0];
+    for (auto unit = static_cast<int32_t>(blockIdx.x); unit < division_.units; unit += division_.blocks) {
+      if (warp_ == 0) {
+        const PrefillSegment found = find_unit(unit);
+        if (lane_ == 0) segment = found;
+      }
+      __syncthreads();
+      this->attend(segment, [] {});
+      store_part(segment);
+      __syncthreads();
+      tell_requests(segment);
+      __syncthreads();  // The segment has been read.
+    }
+  }
+
+ private:
+  using Base::acc_;
+  using Base::lane_;
+  using Base::limit_;
+  using Base::p_;
+  using Base::shared_;
+  using Base::sum_;
+  using Base::warp_;
+
+  struct Items {
+    int32_t row_tiles, tiles, parts;
+  };
+  /// Of one KV head of the run that request r leads.
+  __device__ __forceinline__ Items items_of(int32_t r) const {
+    const SharedRun run = rows_.runs[1 + r];
+    if (run.num_requests == 0 || run.first_request != r) return {0, 0, 0};
+    const int32_t num_rows = (rows_.q_offsets[r + run.num_requests] - rows_.q_offsets[r]) * rows_.group;
+    const int32_t tiles = shared_tiles(rows_, run);
+    return {(num_rows + kSharedItemRows - 1) / kSharedItemRows, tiles, shared_parts(tiles, division_.part_tiles)};
+  }
+
+  /// By one warp. item_begin is the part.
+  __device__ PrefillSegment find_unit(int32_t unit) const {
+    const typename Base::Place place = this->locate(rows_.num_requests, unit, [&](int32_t r, bool exists) {
+      if (!exists) return 0;
+      const Items items = items_of(r);
+      return rows_.num_kv_heads * items.row_tiles * items.parts;
+    });
+    const Items items = items_of(place.index);
+    const SharedRun run = rows_.runs[1 + place.index];
+    const int32_t item = place.rest / items.parts, part = place.rest % items.parts;
+    const int32_t size = (items.tiles + items.parts - 1) / items.parts;
+    PrefillSegment s;
+    s.request = place.index;
+    s.head = item / items.row_tiles, s.row_tile = item % items.row_tiles;
+    s.q_begin = rows_.q_offsets[s.request];
+    s.q_len = rows_.q_offsets[s.request + run.num_requests] - s.q_begin;
+    s.num_rows = min(s.q_len * rows_.group - s.row_tile * kSharedItemRows, kSharedItemRows);
+    s.global_len = s.key_end = run.num_pages << rows_.page_shift;
+    s.key_begin = s.full_begin = 0;
+    s.full_end = s.key_end / kSharedTileKeys;
+    // Parts may be empty where few tiles make many.
+    s.tile_begin = min(part * size, items.tiles);
+    s.tile_end = min(s.tile_begin + size, items.tiles);
+    s.item_begin = part, s.item_tiles = items.tiles;
+    if constexpr (Traits::kSource == TileSource::kQuantised) {
+      s.k = this->scaling(p_.k_scales, s.head, p_.base.plane[0].format);
+      s.v = this->scaling(p_.v_scales, s.head, p_.base.plane[1].format);
+    } else {
+      s.k.factor = s.v.factor = 1.0f;
+    }
+    return s;
+  }
+
+  __device__ __forceinline__ void store_part(const PrefillSegment& s) const {
+    const int64_t first = s.item_begin * rows_.part_stride;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      float sum = sum_[0][h];
+      sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+      sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+      const int32_t row = this->row_of(0, h);
+      if (row >= s.num_rows) continue;
+      const int64_t index = first + this->q_row_index(s, row);
+      const float top = sum > 0.0f ? limit_[0][h] + this->missing_bias(row) : -INFINITY;
+      if (lane_ % 4 == 0) rows_.part_state[index] = make_float2(top, sum);
+      float* out = rows_.part_out + index * Traits::kDimV + lane_ % 4 * 2;
+#pragma unroll
+      for (int i = 0; i < Traits::kDimV / 8; ++i)
+        *reinterpret_cast<float2*>(out + 8 * i) =
+            make_float2(acc_[0][i][2 * h] * s.v.factor, acc_[0][i][2 * h + 1] * s.v.factor);
+    }
+  }
+
+  /// A lane a request, so that they are told together.
+  __device__ __forceinline__ void tell_requests(const PrefillSegment& s) const {
+    const int32_t last_request = s.request + rows_.runs[1 + s.request].num_requests;
+    const int32_t first_row = s.row_tile * kSharedItemRows, last_row = first_row + s.num_rows - 1;
+    for (int32_t first = s.request; first < last_request; first += 32 * Traits::kWarps) {
+      const int32_t request = first + Traits::kWarps * lane_ + warp_;
+      bool is_last = false;
+      if (request < last_request) {
+        const RowsInRun rows = rows_in_run(rows_, request);
+        if (rows.first <= last_row && rows.last >= first_row && rows.first <= rows.last)
+          is_last = arrive_at_shared(rows_, request, s.head, division_.part_tiles);
+      }
+      uint32_t last = __ballot_sync(0xffffffffu, is_last);
+      __syncwarp();  // What one lane has seen written all may read.
+      for (; last != 0; last &= last - 1)
+        merge_shared_rows<Traits::kDimV, 2>(rows_, first + Traits::kWarps * (__ffs(static_cast<int>(last)) - 1) + warp_,
+                                         s.head, division_.part_tiles, lane_, 32);
+    }
+  }
+
+  const SharedRows& rows_;
+  const SharedDivision& division_;
+};
+
+}  // namespace kvant::attn::cuda
