@@ -121,6 +121,9 @@ if(KVANT_CUDA_MATRIX STREQUAL "full")
   kvant_instantiate_prefill(KERNEL prefill_flash FOLDER generic TRAITS PrefillTraits
     SOURCES kBf16 kF16 kQuantised DIMS 192:128 ROWS 64)
   kvant_instantiate_prefill(KERNEL prefill_flash FOLDER generic TRAITS PrefillTraits SOURCES kF16 DIMS 256:256 ROWS 64)
+  # Decode and verify above all: few rows an item.
+  kvant_instantiate_prefill(KERNEL prefill_flash FOLDER generic TRAITS PrefillTraits
+    SOURCES kBf16 kF16 kQuantised DIMS 512:512 ROWS 16)
 endif()
 if("90a" IN_LIST kvant_cuda_architectures)
   kvant_instantiate_prefill(KERNEL prefill_wgmma FOLDER sm90 TRAITS PrefillWgmmaTraits

@@ -184,7 +184,7 @@ std::vector<NamedSpec> device_problems() {
     add_all(prefix, layout_problems(base));
     add_all(prefix, prompt_problems(base));
   }
-  for (const int32_t head_dim : {80, 96, 192, 256}) {
+  for (const int32_t head_dim : {80, 96, 192, 256, 512}) {
     for (const KvFormat format : {KvFormat::kBf16, KvFormat::kF16, KvFormat::kE4m3, KvFormat::kNvfp4})
       add_all(fmt::format("{}_{}", to_string(format), head_dim), prompt_problems(device_desc(format, head_dim)));
   }

@@ -86,11 +86,11 @@ std::vector<SharedSpec> shared_problems() {
     add(format, "all", 6, 1, 400, {{0, 6, 20}}, plain);
     add(format, "none", 6, 1, 400, {}, plain);
     // Rows of a request in two items of shared pages: 3 rows of each head, and 128 are not a multiple of that.
-    add(format, "many", 100, 1, 300, {{3, 90, 14}}, [](ProblemSpec& s) { s.desc.num_q_heads = 6; });
-    add(format, "long", 20, 1, 2400, {{0, 12, 130}, {14, 6, 100}}, plain);
-    add(format, "nested", 24, 1, 500, {{0, 24, 5}, {0, 8, 24}, {12, 12, 20}}, plain);
+    add(format, "many", 60, 1, 150, {{3, 50, 7}}, [](ProblemSpec& s) { s.desc.num_q_heads = 6; });
+    add(format, "long", 9, 1, 1400, {{0, 5, 80}, {6, 3, 65}}, plain);
+    add(format, "nested", 16, 1, 300, {{0, 16, 3}, {0, 5, 15}, {8, 8, 12}}, plain);
     add(format, "verify", 9, 4, 450, {{1, 7, 22}}, plain);
-    add(format, "ragged", 40, 1, 300, {{0, 40, 9}}, [](ProblemSpec& s) {
+    add(format, "ragged", 40, 1, 100, {{0, 40, 4}}, [](ProblemSpec& s) {
       for (size_t r = 0; r < s.q_lens.size(); ++r) s.q_lens[r] = static_cast<int32_t>(r % 5);
     });
     add(format, "sinks_cap", 6, 2, 400, {{0, 6, 20}}, [](ProblemSpec& s) {
@@ -108,9 +108,9 @@ std::vector<SharedSpec> shared_problems() {
       s.desc.q_dtype = DType::kF16;
     });
     add(format, "bf16_out", 6, 1, 400, {{0, 6, 20}}, [](ProblemSpec& s) { s.desc.out_dtype = DType::kBf16; });
-    add(format, "alike", 150, 1, 260, {{0, 150, 10}}, [](ProblemSpec& s) {
+    add(format, "alike", 200, 1, 100, {{0, 200, 4}}, [](ProblemSpec& s) {
       s.desc.num_q_heads = 16, s.desc.layout.num_kv_heads = 8;
-      for (int32_t& length : s.kv_lens) length = 270;
+      for (int32_t& length : s.kv_lens) length = 100;
     });
     // What falls to the plain kernels.
     add(format, "window", 6, 1, 400, {}, [](ProblemSpec& s) { s.desc.window = 50; }, false);
@@ -123,7 +123,7 @@ std::vector<SharedSpec> shared_problems() {
       s.scale_per_head = true;
     });
     for (const int32_t q_len : {1, 3})
-      add(format, fmt::format("edges_{}", q_len), 12, q_len, 600, {{0, 12, 25}}, [](ProblemSpec& s) {
+      add(format, fmt::format("edges_{}", q_len), 8, q_len, 300, {{0, 8, 13}}, [](ProblemSpec& s) {
         s.desc.exact_pages = true;
         s.desc.conditioning = KeyConditioning::kFull;
         s.desc.sinks = true;

@@ -124,7 +124,7 @@ constexpr KernelRow decode_splitkv_nvfp4(AttnOp op, DeviceFamily family, std::st
 
 // cuda/prefill_flash: any number of rows, so it also decodes what the kernels made for that leave out.
 inline constexpr std::string_view kPrefillFlashName = "cuda/prefill_flash";
-inline constexpr KvLimits kPrefillFlashLimits{8, 256, 16, 64, 256, 64};
+inline constexpr KvLimits kPrefillFlashLimits{8, 256, 16, 64, 512, 64};
 inline constexpr FeatureSet kPrefillFlash16BitFeatures =
     kDecodeSplitkv16BitFeatures.with(FeatureSet{AttnFeature::kBatchInvariant, AttnFeature::kMixedHeadDims});
 inline constexpr std::string_view kPrefillFlashRun = "H200, 2026-11-30, b1964ef";

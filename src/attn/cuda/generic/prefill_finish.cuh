@@ -16,6 +16,7 @@ class PrefillFinish : protected PrefillTiles<Traits> {
   static constexpr int kRows = Traits::kRows;
   static constexpr int kRowTiles = Traits::kRowTiles;
   static constexpr int kDimV = Traits::kDimV;
+  static constexpr int kValueTiles = Traits::kWarpDimV / 8;
   using Base::acc_;
   using Base::Base;
   using Base::first_row;
@@ -84,6 +85,7 @@ class PrefillFinish : protected PrefillTiles<Traits> {
     const bool staged = p_.out_dtype != DType::kF32;
     Traits::Products::release_queries();
     const uint32_t rows = shared_address(shared_.q);
+    const int32_t first_channel = Traits::Products::first_channel(warp_);
 #pragma unroll
     for (int m = 0; m < kRowTiles; ++m) {
 #pragma unroll
@@ -92,20 +94,20 @@ class PrefillFinish : protected PrefillTiles<Traits> {
         const bool valid = row < s.num_rows;
         const int64_t index = valid ? q_row_index(s, row) : 0;
         const float factor = valid ? inverse_of(s, row, limit_[m][h], sum_[m][h]) * s.v.factor : 0.0f;
-        if (valid && lane_ % 4 == 0) write_lse(index, limit_[m][h], sum_[m][h]);
+        if (valid && lane_ % 4 == 0 && first_channel == 0) write_lse(index, limit_[m][h], sum_[m][h]);
         if (staged) {
           // This warp's own query rows are of no more use.
 #pragma unroll
-          for (int i = 0; i < kDimV / 8; ++i) {
+          for (int i = 0; i < kValueTiles; ++i) {
             const float low = acc_[m][i][2 * h] * factor, high = acc_[m][i][2 * h + 1] * factor;
-            store_shared_4(rows + OutRows::offset(row, i) + lane_ % 4 * 4,
+            store_shared_4(rows + OutRows::offset(row, first_channel / 8 + i) + lane_ % 4 * 4,
                            p_.out_dtype == DType::kBf16 ? pack_bf16(low, high) : pack_f16(low, high));
           }
         } else if (valid) {
-          auto* out = static_cast<float*>(p_.out) + index * p_.head_dim_v + lane_ % 4 * 2;
+          auto* out = static_cast<float*>(p_.out) + index * p_.head_dim_v + first_channel + lane_ % 4 * 2;
 #pragma unroll
-          for (int i = 0; i < kDimV / 8; ++i) {
-            if (8 * i < p_.head_dim_v)
+          for (int i = 0; i < kValueTiles; ++i) {
+            if (first_channel + 8 * i < p_.head_dim_v)
               *reinterpret_cast<float2*>(out + 8 * i) =
                   make_float2(acc_[m][i][2 * h] * factor, acc_[m][i][2 * h + 1] * factor);
           }
@@ -116,8 +118,8 @@ class PrefillFinish : protected PrefillTiles<Traits> {
     __syncwarp();
     auto* out = static_cast<uint16_t*>(p_.out);
 #pragma unroll 2
-    for (int i = lane_; i < 16 * kRowTiles * OutRows::kChunks; i += 32) {
-      const int32_t row = first_row() + i / OutRows::kChunks, chunk = i % OutRows::kChunks;
+    for (int i = lane_; i < 16 * kRowTiles * kValueTiles; i += 32) {
+      const int32_t row = first_row() + i / kValueTiles, chunk = first_channel / 8 + i % kValueTiles;
       if (row >= s.num_rows || 8 * chunk >= p_.head_dim_v) continue;
       *reinterpret_cast<uint4*>(out + q_row_index(s, row) * p_.head_dim_v + 8 * chunk) =
           load_shared_16(rows + OutRows::offset(row, chunk));
@@ -126,16 +128,17 @@ class PrefillFinish : protected PrefillTiles<Traits> {
 
   __device__ void store_part(const PrefillSegment& s, int32_t slot) const {
     const int64_t first = static_cast<int64_t>(slot) * kRows;
+    const int32_t first_channel = Traits::Products::first_channel(warp_);
 #pragma unroll
     for (int m = 0; m < kRowTiles; ++m) {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         const int32_t row = row_of(m, h);
         if (row >= s.num_rows) continue;
-        if (lane_ % 4 == 0) p_.partial_state[first + row] = make_float2(limit_[m][h], sum_[m][h]);
-        float* out = p_.partial_out + (first + row) * kDimV + lane_ % 4 * 2;
+        if (lane_ % 4 == 0 && first_channel == 0) p_.partial_state[first + row] = make_float2(limit_[m][h], sum_[m][h]);
+        float* out = p_.partial_out + (first + row) * kDimV + first_channel + lane_ % 4 * 2;
 #pragma unroll
-        for (int i = 0; i < kDimV / 8; ++i)
+        for (int i = 0; i < kValueTiles; ++i)
           *reinterpret_cast<float2*>(out + 8 * i) = make_float2(acc_[m][i][2 * h], acc_[m][i][2 * h + 1]);
       }
     }

@@ -21,13 +21,17 @@ struct PrefillTraits {
   static constexpr int kRows = kRows_;
   static constexpr int kWarps = 4;
   static constexpr int kThreads = 32 * kWarps;
-  static constexpr int kRowTiles = kRows / (16 * kWarps);  ///< Of a warp, 16 rows each.
+  /// Heads this wide leave no registers for a row's values in one warp: its channels are spread over all of them, and
+  /// every warp has the scores of all rows.
+  static constexpr bool kSpread = kDimV > 256;
+  static constexpr int kWarpDimV = kSpread ? kDimV / kWarps : kDimV;
+  static constexpr int kRowTiles = kRows / (16 * (kSpread ? 1 : kWarps));  ///< Of a warp, 16 rows each.
   static constexpr int kKeys = kDimK > 128 ? 32 : 64;      ///< Of a tile.
   static constexpr bool kBf16Math = kSource == TileSource::kBf16;
   static constexpr bool kConditioned = kSource == TileSource::kQuantised;
   static constexpr int kScanGroups = 32;
   /// Two blocks a multiprocessor hide each other's expansion, softmax and barriers.
-  static constexpr int kMinBlocks = 2;
+  static constexpr int kMinBlocks = kSpread ? 1 : 2;
 
   using QRows = OperandRows<kDimK>;
   using KRows = OperandRows<kDimK>;
@@ -51,7 +55,7 @@ struct PrefillTraits {
   __device__ __forceinline__ static uint32_t thread() { return threadIdx.x; }
   __device__ __forceinline__ static uint32_t thread_of_row() { return 0; }
 
-  static_assert(kRows % (16 * kWarps) == 0, "every warp holds whole row tiles");
+  static_assert(kSpread ? kRows % 16 == 0 : kRows % (16 * kWarps) == 0, "every warp holds whole row tiles");
   static_assert(kDimK >= kDimV, "output rows take the place of query rows");
   static_assert(kDimK % 16 == 0 && kDimV % 16 == 0, "MMA steps are 16 wide");
 };

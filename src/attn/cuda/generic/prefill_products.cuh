@@ -8,7 +8,8 @@
 
 namespace kvant::attn::cuda {
 
-/// Operands in shared memory as Traits lays them out. A warp holds 16 * kRowTiles query rows.
+/// Operands in shared memory as Traits lays them out. A warp holds 16 * kRowTiles query rows, and kWarpDimV channels of
+/// their values.
 template <class Traits>
 struct PrefillProducts {
   using QRows = typename Traits::QRows;
@@ -16,16 +17,21 @@ struct PrefillProducts {
   using VRows = typename Traits::VRows;
   static constexpr int kRowTiles = Traits::kRowTiles;
   static constexpr int kKeyTiles = Traits::kKeys / 8;
-  static constexpr int kValueTiles = Traits::kDimV / 8;
+  static constexpr int kValueTiles = Traits::kWarpDimV / 8;
 
   /// Few rows are one warp's: blocks of a multiprocessor give them to different schedulers.
   __device__ __forceinline__ static int32_t first_row(int32_t warp) {
+    if constexpr (kSpread) return 0;
     return 16 * kRowTiles * ((warp + static_cast<int32_t>(blockIdx.x)) % Traits::kWarps);
   }
   /// Of the warps that must take part together.
   __device__ __forceinline__ static int32_t first_row_together(int32_t first_row) { return first_row; }
+  /// Channels of V that are a warp's.
+  __device__ __forceinline__ static int32_t first_channel(int32_t warp) { return kSpread ? Traits::kWarpDimV * warp : 0; }
   __device__ __forceinline__ static void publish_operands() {}
-  __device__ __forceinline__ static void release_queries() {}
+  __device__ __forceinline__ static void release_queries() {
+    if constexpr (kSpread) __syncthreads();
+  }
 
   __device__ __forceinline__ static uint32_t pack(float low, float high) {
     return Traits::kBf16Math ? pack_bf16(low, high) : pack_f16(low, high);
@@ -65,6 +71,7 @@ struct PrefillProducts {
                                                     float (&acc)[kRowTiles][kValueTiles][4]) {
     const int lane = static_cast<int>(threadIdx.x % 32);
     v += VRows::offset(lane % 16, lane / 16);
+    if constexpr (kSpread) v += first_channel(static_cast<int32_t>(threadIdx.x / 32)) / 64 * VRows::kEightChunks;
 #pragma unroll
     for (int step = 0; step < Traits::kKeys / 16; ++step) {
       uint32_t a[kRowTiles][4];
@@ -90,6 +97,9 @@ struct PrefillProducts {
   }
 
  private:
+  static constexpr bool kSpread = Traits::kSpread;
+  static_assert(!kSpread || Traits::kWarpDimV % 64 == 0, "warps' channels start at whole swizzle patterns");
+
   __device__ __forceinline__ static void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
     if constexpr (Traits::kBf16Math)
       mma_bf16(d, a, b0, b1);

@@ -18,9 +18,11 @@ class PrefillQueries : protected PrefillWork<Traits> {
   using QRows = typename Traits::QRows;
   static constexpr int kRows = Traits::kRows;
   static constexpr int kDimK = Traits::kDimK;
-  /// Threads of a row, eight channels each; spare ones idle.
+  /// Threads of a row; spare ones idle. Of rows wider than 256 a thread has eight channels in each 256.
   static constexpr int kRowThreads = kDimK <= 64 ? 8 : kDimK <= 128 ? 16 : 32;
-  static_assert(kDimK <= 8 * kRowThreads, "a row is spread over one warp at most");
+  static constexpr int kPieces = kDimK > 256 ? 2 : 1;
+  static_assert(kDimK <= 8 * kRowThreads * kPieces, "a row is spread over one warp at most");
+  using Row = float[kPieces][8];
   using Base::Base;
   using Base::p_;
   using Base::q_row_index;
@@ -45,19 +47,28 @@ class PrefillQueries : protected PrefillWork<Traits> {
   __device__ __forceinline__ void load_row(const PrefillSegment& s, int round) const {
     const int chunk = static_cast<int>(Traits::thread()) % kRowThreads;
     const int row = static_cast<int>(Traits::thread()) / kRowThreads + round * (Traits::kThreads / kRowThreads);
-    float x[8] = {};
-    const bool mine = row < s.num_rows && 8 * chunk < p_.head_dim_k;
-    if (mine) load_eight(p_.q, p_.q_dtype, q_row_index(s, row) * p_.head_dim_k + 8 * chunk, x);
+    Row x = {};
+    const bool exists = row < s.num_rows;
+#pragma unroll
+    for (int piece = 0; piece < kPieces; ++piece) {
+      const int channel = 8 * (chunk + kRowThreads * piece);
+      if (exists && channel < p_.head_dim_k)
+        load_eight(p_.q, p_.q_dtype, q_row_index(s, row) * p_.head_dim_k + channel, x[piece]);
+    }
     if constexpr (kCondition)
-      condition(s, row, chunk, mine, x);
+      condition(s, row, chunk, exists, x);
     else if (Traits::kConditioned && chunk == 0)
       shared_.bias[row] = 0.0f;
     if constexpr (!Traits::kBf16Math) normalise(row, chunk, x);
-    if (chunk >= QRows::kChunks) return;
-    uint4 packed;
 #pragma unroll
-    for (int i = 0; i < 4; ++i) (&packed.x)[i] = Traits::Products::pack(x[2 * i], x[2 * i + 1]);
-    store_shared_16(shared_address(shared_.q) + QRows::offset(row, chunk), packed);
+    for (int piece = 0; piece < kPieces; ++piece) {
+      if (chunk + kRowThreads * piece >= QRows::kChunks) return;
+      uint4 packed;
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        (&packed.x)[i] = Traits::Products::pack(x[piece][2 * i], x[piece][2 * i + 1]);
+      store_shared_16(shared_address(shared_.q) + QRows::offset(row, chunk + kRowThreads * piece), packed);
+    }
   }
 
   __device__ __forceinline__ static float sum_of_row(float x) {
@@ -67,57 +78,78 @@ class PrefillQueries : protected PrefillWork<Traits> {
   }
 
   /// Balances and rotates the row, and notes its product with the keys' mean.
-  __device__ __forceinline__ void condition(const PrefillSegment& s, int row, int chunk, bool mine,
-                                            float (&x)[8]) const {
-    const int32_t first = s.head * p_.head_dim_k + 8 * chunk;
+  __device__ __forceinline__ void condition(const PrefillSegment& s, int row, int chunk, bool exists, Row& x) const {
+    const auto channel_of = [&](int piece) { return 8 * (chunk + kRowThreads * piece); };
+    const auto mine = [&](int piece) { return exists && channel_of(piece) < p_.head_dim_k; };
     float bias = 0.0f;
     if (p_.mu != nullptr) {
-      if (mine) {
 #pragma unroll
-        for (int i = 0; i < 8; ++i) bias += x[i] * p_.mu[first + i];
+      for (int piece = 0; piece < kPieces; ++piece) {
+        if (!mine(piece)) continue;
+#pragma unroll
+        for (int i = 0; i < 8; ++i) bias += x[piece][i] * p_.mu[s.head * p_.head_dim_k + channel_of(piece) + i];
       }
       bias = sum_of_row(bias);
     }
     if (chunk == 0) shared_.bias[row] = bias;
     if (p_.z == nullptr) return;
-    if (mine) {
-#pragma unroll
-      for (int i = 0; i < 8; ++i) x[i] *= p_.z[first + i];
-    }
     const int32_t block = p_.head_dim_k & -p_.head_dim_k;  // largest power of two that divides it, at least 16
 #pragma unroll
-    for (int h = 1; h < 8; h *= 2) {
+    for (int piece = 0; piece < kPieces; ++piece) {
+      if (mine(piece)) {
 #pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        if ((i & h) != 0) continue;
-        const float a = x[i], b = x[i + h];
-        x[i] = a + b;
-        x[i + h] = a - b;
+        for (int i = 0; i < 8; ++i) x[piece][i] *= p_.z[s.head * p_.head_dim_k + channel_of(piece) + i];
+      }
+#pragma unroll
+      for (int h = 1; h < 8; h *= 2) {
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+          if ((i & h) != 0) continue;
+          const float a = x[piece][i], b = x[piece][i + h];
+          x[piece][i] = a + b;
+          x[piece][i + h] = a - b;
+        }
+      }
+#pragma unroll
+      for (int d = 1; d < kRowThreads; d *= 2) {
+        if (8 * d >= block) break;
+        const float sign = (chunk & d) != 0 ? -1.0f : 1.0f;
+#pragma unroll
+        for (int i = 0; i < 8; ++i) x[piece][i] = fmaf(sign, x[piece][i], __shfl_xor_sync(0xffffffffu, x[piece][i], d));
       }
     }
+    if constexpr (kPieces == 2) {
+      if (block > 8 * kRowThreads) {
 #pragma unroll
-    for (int d = 1; d < kRowThreads; d *= 2) {
-      if (8 * d >= block) break;
-      const float sign = (chunk & d) != 0 ? -1.0f : 1.0f;
-#pragma unroll
-      for (int i = 0; i < 8; ++i) x[i] = fmaf(sign, x[i], __shfl_xor_sync(0xffffffffu, x[i], d));
+        for (int i = 0; i < 8; ++i) {
+          const float a = x[0][i], b = x[1][i];
+          x[0][i] = a + b;
+          x[1][i] = a - b;
+        }
+      }
     }
     const float factor = rsqrtf(static_cast<float>(block));
 #pragma unroll
-    for (int i = 0; i < 8; ++i) x[i] *= factor;
+    for (int piece = 0; piece < kPieces; ++piece)
+#pragma unroll
+      for (int i = 0; i < 8; ++i) x[piece][i] *= factor;
   }
 
   /// A power of two brings the row into [1, 2), so that f16 loses nothing to its range.
-  __device__ __forceinline__ void normalise(int row, int chunk, float (&x)[8]) const {
+  __device__ __forceinline__ void normalise(int row, int chunk, Row& x) const {
     float amax = 0.0f;
 #pragma unroll
-    for (int i = 0; i < 8; ++i) amax = fmaxf(amax, fabsf(x[i]));
+    for (int piece = 0; piece < kPieces; ++piece)
+#pragma unroll
+      for (int i = 0; i < 8; ++i) amax = fmaxf(amax, fabsf(x[piece][i]));
 #pragma unroll
     for (int d = 1; d < kRowThreads; d *= 2) amax = fmaxf(amax, __shfl_xor_sync(0xffffffffu, amax, d));
     const int32_t exponent = min(exponent_of(amax), 126);
     const float inverse = power_of_two(-exponent);
 #pragma unroll
-    for (int i = 0; i < 8; ++i) x[i] *= inverse;
+    for (int piece = 0; piece < kPieces; ++piece)
+#pragma unroll
+      for (int i = 0; i < 8; ++i) x[piece][i] *= inverse;
     if (chunk == 0) shared_.exponent[row] = static_cast<int8_t>(exponent);
   }
 };

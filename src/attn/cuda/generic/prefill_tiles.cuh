@@ -18,7 +18,7 @@ class PrefillTiles : protected PrefillPages<Traits> {
   static constexpr int kRowTiles = Traits::kRowTiles;
   static constexpr int kKeys = Traits::kKeys;
   static constexpr int kKeyTiles = kKeys / 8;
-  static constexpr int kValueTiles = Traits::kDimV / 8;
+  static constexpr int kValueTiles = Traits::kWarpDimV / 8;
   /// Scores may exceed the running reference by this much (a factor 2^8) before it moves: P stays within f16.
   static constexpr float kSlack = 8.0f;
   /// Stands for "no score yet": below every real score, and finite, so that differences of it are numbers.

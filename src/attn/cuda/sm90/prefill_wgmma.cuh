@@ -26,6 +26,7 @@ struct WarpgroupProducts {
   __device__ __forceinline__ static int32_t first_row_together(int32_t first_row) {
     return first_row / kWarpgroupRows * kWarpgroupRows;
   }
+  __device__ __forceinline__ static int32_t first_channel(int32_t) { return 0; }
   __device__ __forceinline__ static void publish_operands() { fence_shared_for_mma(); }
   /// Query rows may be overwritten once no warp of the group is at a score.
   __device__ __forceinline__ static void release_queries() {
@@ -76,7 +77,7 @@ struct WarpgroupProducts {
 template <TileSource kSource_, int kDimK_, int kDimV_, int kRows_>
 struct PrefillWgmmaTraits {
   static constexpr TileSource kSource = kSource_;
-  static constexpr int kDimK = kDimK_, kDimV = kDimV_;
+  static constexpr int kDimK = kDimK_, kDimV = kDimV_, kWarpDimV = kDimV;
   static constexpr int kRows = kRows_;
   static constexpr int kWarps = kRows / 16;
   static constexpr int kThreads = 32 * kWarps;
