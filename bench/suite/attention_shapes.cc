@@ -87,10 +87,9 @@ std::vector<Shape> shared_suite() {
   };
   for (const KvFormat format : {KvFormat::kBf16, KvFormat::kE4m3, KvFormat::kNvfp4}) {
     add({.format = format, .batch = 64, .context = 9216}, 8192);
-    add({.format = format, .batch = 64, .context = 9216, .q_len = 4}, 8192);
-    add({.format = format, .batch = 64, .context = 8208}, 8192);
+    add({.format = format, .batch = 128, .context = 9216}, 8192);
+    add({.format = format, .batch = 64, .context = 17408}, 16384);
     add({.format = format, .batch = 16, .context = 3072}, 2048);
-    for (const int32_t batch : {4, 8}) add({.format = format, .batch = batch, .context = 2048}, 1024);
     if (format != KvFormat::kBf16) add({.format = format, .batch = 64, .context = 9216, .edges = true}, 8192);
     // Nothing is shared, which the kernel finds out by itself.
     for (const auto& [batch, context] :

@@ -240,7 +240,7 @@ std::string measure(const Setting& setting, const Shape& shape) {
                             .page_table_stride = args.page_table_stride,
                             .page_size = shape.page,
                             .context_parallel = {}},
-                           {.min_requests = 2, .min_keys = 16}, runs));
+                           {}, runs));
     args.shared_runs = buffers.copy_of(runs);
   }
 

@@ -135,7 +135,7 @@ if("90a" IN_LIST kvant_cuda_architectures)
 endif()
 kvant_kernel_instances(prefill_flash generic PrefillInstance)
 
-# kvant_instantiate_shared(KV e4m3:E4m3 HEAD_DIMS 128 ROW_TILES 1 2 EXACT false true): decode where requests share pages, on
+# kvant_instantiate_shared(KV e4m3:E4m3 HEAD_DIMS 128 ROW_TILES 1 EXACT false true): decode where requests share pages, on
 # Hopper. Arguments are kvant_instantiate's.
 function(kvant_instantiate_shared)
   cmake_parse_arguments(arg "" "" "KV;HEAD_DIMS;ROW_TILES;EXACT" ${ARGN})
@@ -173,8 +173,8 @@ endfunction()
 set(kvant_decode_shared_declarations)
 set(kvant_decode_shared_rows)
 if("90a" IN_LIST kvant_cuda_architectures)
-  kvant_instantiate_shared(KV bf16:Bf16 HEAD_DIMS 128 ROW_TILES 1 2 EXACT false)
-  kvant_instantiate_shared(KV e4m3:E4m3 nvfp4:Nvfp4Packed HEAD_DIMS 128 ROW_TILES 1 2 EXACT false true)
+  kvant_instantiate_shared(KV bf16:Bf16 HEAD_DIMS 128 ROW_TILES 1 EXACT false)
+  kvant_instantiate_shared(KV e4m3:E4m3 nvfp4:Nvfp4Packed HEAD_DIMS 128 ROW_TILES 1 EXACT false true)
 endif()
 kvant_kernel_instances(decode_shared sm90 SharedDecodeInstance)
 

@@ -62,7 +62,7 @@ std::vector<SharedRun> runs_of(Problem& problem) {
                              .page_table_stride = args.page_table_stride,
                              .page_size = problem.desc().layout.page_size,
                              .context_parallel = problem.desc().context_parallel};
-  const Status status = find_shared_runs(batch, {.min_requests = 2, .min_keys = 16}, runs);
+  const Status status = find_shared_runs(batch, {.min_requests = 2, .min_saved_keys = 1}, runs);
   EXPECT_TRUE(status.ok()) << status.to_string();
   return runs;
 }
@@ -89,16 +89,16 @@ std::vector<SharedSpec> shared_problems() {
     add(format, "many", 60, 1, 150, {{3, 50, 7}}, [](ProblemSpec& s) { s.desc.num_q_heads = 6; });
     add(format, "long", 9, 1, 1400, {{0, 5, 80}, {6, 3, 65}}, plain);
     add(format, "nested", 16, 1, 300, {{0, 16, 3}, {0, 5, 15}, {8, 8, 12}}, plain);
-    add(format, "verify", 9, 4, 450, {{1, 7, 22}}, plain);
+    add(format, "verify", 9, 2, 450, {{1, 7, 22}}, plain);
     add(format, "ragged", 40, 1, 100, {{0, 40, 4}}, [](ProblemSpec& s) {
-      for (size_t r = 0; r < s.q_lens.size(); ++r) s.q_lens[r] = static_cast<int32_t>(r % 5);
+      for (size_t r = 0; r < s.q_lens.size(); ++r) s.q_lens[r] = static_cast<int32_t>(r % 3);
     });
     add(format, "sinks_cap", 6, 2, 400, {{0, 6, 20}}, [](ProblemSpec& s) {
       s.desc.sinks = true;
       s.desc.soft_cap = 5.0f;
     });
-    add(format, "full_mask", 6, 4, 400, {{0, 6, 20}}, [](ProblemSpec& s) { s.desc.draft_mask = DraftMask::kFull; });
-    add(format, "tree_mask", 6, 4, 400, {{0, 6, 20}}, [](ProblemSpec& s) { s.desc.draft_mask = DraftMask::kPacked; });
+    add(format, "full_mask", 6, 2, 400, {{0, 6, 20}}, [](ProblemSpec& s) { s.desc.draft_mask = DraftMask::kFull; });
+    add(format, "tree_mask", 6, 2, 400, {{0, 6, 20}}, [](ProblemSpec& s) { s.desc.draft_mask = DraftMask::kPacked; });
     add(format, "context_parallel", 8, 2, 700, {{0, 8, 15}}, [](ProblemSpec& s) {
       s.desc.context_parallel = {.rank = 1, .size = 2, .interleave = 16};
     });
@@ -114,7 +114,7 @@ std::vector<SharedSpec> shared_problems() {
     });
     // What falls to the plain kernels.
     add(format, "window", 6, 1, 400, {}, [](ProblemSpec& s) { s.desc.window = 50; }, false);
-    add(format, "wide_verify", 6, 8, 400, {{0, 6, 20}}, plain, false);
+    add(format, "wide_verify", 6, 4, 400, {{0, 6, 20}}, plain, false);
     add(format, "few", 3, 1, 400, {{0, 3, 20}}, plain);
     if (format == KvFormat::kBf16) continue;
     add(format, "scales", 6, 1, 400, {{0, 6, 20}}, [](ProblemSpec& s) {
@@ -122,7 +122,7 @@ std::vector<SharedSpec> shared_problems() {
       s.v_scale = 0.5f;
       s.scale_per_head = true;
     });
-    for (const int32_t q_len : {1, 3})
+    for (const int32_t q_len : {1, 2})
       add(format, fmt::format("edges_{}", q_len), 8, q_len, 300, {{0, 8, 13}}, [](ProblemSpec& s) {
         s.desc.exact_pages = true;
         s.desc.conditioning = KeyConditioning::kFull;
@@ -171,9 +171,9 @@ class SharedRunsFormat : public ::testing::TestWithParam<KvFormat> {
  protected:
   static ProblemSpec spec() {
     ProblemSpec spec = {.desc = device_desc(GetParam()), .q_lens = {}, .kv_lens = {}, .seed = 600};
-    for (int32_t r = 0; r < 30; ++r) {
+    for (int32_t r = 0; r < 20; ++r) {
       spec.q_lens.push_back(1);
-      spec.kv_lens.push_back(900 + 7 * r);
+      spec.kv_lens.push_back(300 + 7 * r);
     }
     return spec;
   }
@@ -182,7 +182,7 @@ class SharedRunsFormat : public ::testing::TestWithParam<KvFormat> {
 TEST_P(SharedRunsFormat, RepeatBitForBit) {
   SKIP_WITHOUT_A_DEVICE();
   Problem problem(spec());
-  share_pages(problem, {{0, 14, 50}, {16, 10, 30}});
+  share_pages(problem, {{0, 10, 15}, {12, 7, 10}});
   DeviceProblem device(problem);
   device.share(runs_of(problem));
   ASSERT_TRUE(device.plan().ok());
@@ -201,12 +201,12 @@ TEST_P(SharedRunsFormat, RepeatBitForBit) {
 TEST_P(SharedRunsFormat, ReplayACapturedStepWithOtherRuns) {
   SKIP_WITHOUT_A_DEVICE();
   Problem problem(spec());
-  share_pages(problem, {{0, 14, 50}, {16, 10, 30}});
+  share_pages(problem, {{0, 10, 15}, {12, 7, 10}});
   const auto expected = reference::attention(problem.desc(), problem.args());
   const std::vector<SharedRun> found = runs_of(problem), none(found.size());
   std::vector<SharedRun> fewer(found.size());  // A part of what could be shared is right as well.
-  fewer[0].num_requests = 8;
-  for (int32_t r = 4; r < 12; ++r) fewer[static_cast<size_t>(1 + r)] = {4, 8, 21};
+  fewer[0].num_requests = 6;
+  for (int32_t r = 4; r < 10; ++r) fewer[static_cast<size_t>(1 + r)] = {4, 6, 7};
   DeviceProblem device(problem);
   device.share(none);
   ASSERT_TRUE(device.plan().ok());

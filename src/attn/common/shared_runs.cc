@@ -93,12 +93,13 @@ class Finder {
     const int32_t pages = common_[cut];
     const auto count = static_cast<int64_t>(last - first);
     // Cut, the parts save at most what neighbours have in common.
-    const bool whole = (count - 1) * pages >= all - pages && int64_t{pages} * batch_.page_size >= rules_.min_keys;
+    const bool whole = pages > 0 && (count - 1) * pages >= all - pages;
     if (!whole) {
       open.emplace_back(first, cut);
       open.emplace_back(cut, last);
       return;
     }
+    if ((count - 1) * pages * batch_.page_size < rules_.min_saved_keys) return;
     const SharedRun run = {static_cast<int32_t>(first), static_cast<int32_t>(count), pages};
     std::fill(runs_.begin() + static_cast<int64_t>(first), runs_.begin() + static_cast<int64_t>(last), run);
     num_sharing_ += static_cast<int32_t>(count);

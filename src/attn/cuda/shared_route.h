@@ -8,7 +8,7 @@
 namespace kvant::attn::cuda {
 
 /// Adds to a decode route what runs that are given shared_runs launch, where limits ask for it and a kernel takes the
-/// layer: SM90, head dim 128, up to 16 query rows, no window, requests by KV heads within the counters.
+/// layer: SM90, head dim 128, up to eight query rows, no window, requests by KV heads within the counters.
 Status add_shared_route(const AttnDesc& desc, const AttnLimits& limits, const DeviceInfo& device, int32_t row_tiles,
                         AttentionRoute& route);
 

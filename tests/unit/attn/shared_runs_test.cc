@@ -28,7 +28,7 @@ struct Batch {
     for (size_t r = first + 1; r < first + count; ++r)
       for (int64_t page = 0; page < pages; ++page) entry(r, page) = entry(first, page);
   }
-  std::vector<SharedRun> find(SharedRunRules rules = {.min_requests = 2, .min_keys = 16}) const {
+  std::vector<SharedRun> find(SharedRunRules rules = {.min_requests = 2, .min_saved_keys = 1}) const {
     std::vector<SharedRun> runs(kv_lens.size() + 1, SharedRun{7, 7, 7});
     const Status status = find_shared_runs(view(), rules, runs);
     EXPECT_TRUE(status.ok()) << status.to_string();
@@ -88,9 +88,9 @@ TEST(SharedRuns, AreWholeTiles) {
 TEST(SharedRuns, AreNotWorthMuchWhereFewShareLittle) {
   Batch batch(4, 300, 20);
   batch.share(0, 3, 10);
-  EXPECT_EQ(batch.find({.min_requests = 4, .min_keys = 16}), one_run(0, 0, 0, 4));
-  EXPECT_EQ(batch.find({.min_requests = 3, .min_keys = 161}), one_run(0, 0, 0, 4));
-  EXPECT_EQ(batch.find({.min_requests = 3, .min_keys = 160}), one_run(0, 3, 10, 4));
+  EXPECT_EQ(batch.find({.min_requests = 4, .min_saved_keys = 1}), one_run(0, 0, 0, 4));
+  EXPECT_EQ(batch.find({.min_requests = 3, .min_saved_keys = 321}), one_run(0, 0, 0, 4));
+  EXPECT_EQ(batch.find({.min_requests = 3, .min_saved_keys = 320}), one_run(0, 3, 10, 4));
 }
 
 TEST(SharedRuns, PreferWhatSavesMost) {

@@ -41,62 +41,108 @@ __device__ __forceinline__ bool arrive_at_shared(const SharedRows& p, int32_t re
   return is_last;
 }
 
-/// Merges and writes a request's rows of a KV head, parts in order and then its own pages: four channels a thread, of
-/// kTogether rows at once, so that one waits for memory while the other does.
-template <int kHeadDim, int kTogether>
-__device__ __noinline__ void merge_shared_rows(const SharedRows& p, int32_t request, int32_t head, int32_t part_tiles,
+/// Four channels of a row of a part, and of what the request's own pages gave.
+__device__ __forceinline__ float4 load_part(const SharedRows& p, int32_t part, int64_t place) {
+  return __ldcg(reinterpret_cast<const float4*>(p.part_out + part * p.part_stride * p.head_dim + place));
+}
+
+/// Merges and writes four channels of a row, parts in order and then the request's own pages. Whoever does this, the bits
+/// are the same: products are rounded or fused by name. state(k) and value(k) are part k's for k < parts.
+template <class StateOf, class ValueOf>
+__device__ __forceinline__ void merge_row(const SharedRows& p, int32_t index, int32_t channel, int32_t parts,
+                                          float own_lse, const float4& own, const StateOf& state,
+                                          const ValueOf& value) {
+  const float own_top = __fmul_rn(own_lse, kLog2OfE);
+  float top = own_top;
+#pragma unroll
+  for (int k = 0; k < kMaxSharedParts; ++k) top = fmaxf(top, k < parts ? state(k).x : -INFINITY);
+  float sum = 0.0f;
+  float4 all = make_float4(0, 0, 0, 0);
+  const auto add = [&](float factor, const float4& v) {
+    all.x = fmaf(factor, v.x, all.x), all.y = fmaf(factor, v.y, all.y);
+    all.z = fmaf(factor, v.z, all.z), all.w = fmaf(factor, v.w, all.w);
+  };
+#pragma unroll
+  for (int k = 0; k < kMaxSharedParts; ++k) {
+    if (k >= parts) continue;
+    const float factor = exp2_approx(state(k).x - top);  // Every row sees the shared pages, so that top is a number.
+    sum = fmaf(factor, state(k).y, sum);
+    add(factor, value(k));
+  }
+  const float own_factor = exp2_approx(own_top - top);
+  sum += own_factor;
+  add(own_factor, own);
+  float total = sum;
+  if (p.sinks != nullptr) {
+    const int32_t q_head = index % (p.num_kv_heads * p.group);
+    total += exp2f(__fmul_rn(p.sinks[q_head], kLog2OfE) - top);
+  }
+  const float inverse = __fdividef(1.0f, total);
+  const int64_t place = static_cast<int64_t>(index) * p.head_dim + channel;
+  store_two(p.out, p.out_dtype, place, all.x * inverse, all.y * inverse);
+  store_two(p.out, p.out_dtype, place + 2, all.z * inverse, all.w * inverse);
+  if (channel == 0 && p.lse != nullptr) p.lse[index] = (top + log2f(sum)) * kLnOf2;
+}
+
+/// The rows of a request of one KV head, by whole warps.
+inline __device__ __noinline__ void merge_shared_rows(const SharedRows& p, int32_t request, int32_t head, int32_t part_tiles,
                                                int32_t thread, int32_t num_threads) {
-  constexpr int32_t kFours = kHeadDim / 4;
   const int32_t parts = shared_parts(shared_tiles(p, p.runs[1 + request]), part_tiles);
   const int32_t q_begin = p.q_offsets[request];
-  const int32_t places = (p.q_offsets[request + 1] - q_begin) * p.group * kFours;
-  for (int32_t first = thread; first < places; first += kTogether * num_threads) {
-    int64_t index[kTogether];
-    float2 state[kTogether][kMaxSharedParts];
-    float4 value[kTogether][kMaxSharedParts], own[kTogether];
-    float top[kTogether], own_top[kTogether];
-    const int32_t channel = first % kFours * 4;  // Threads come in whole rows.
+  const int32_t fours = p.head_dim / 4;
+  const int32_t places = (p.q_offsets[request + 1] - q_begin) * p.group * fours;
+  for (int32_t i = thread; i < places; i += num_threads) {
+    const int32_t row = i / fours, channel = i % fours * 4;
+    const int32_t index = (q_begin + row / p.group) * p.num_kv_heads * p.group + head * p.group + row % p.group;
+    const int64_t place = static_cast<int64_t>(index) * p.head_dim + channel;
+    float2 state[kMaxSharedParts];
+    float4 value[kMaxSharedParts];
 #pragma unroll
-    for (int m = 0; m < kTogether; ++m) {
-      const int32_t row = min(first + m * num_threads, places - 1) / kFours;
-      index[m] = (static_cast<int64_t>(q_begin) + row / p.group) * p.num_kv_heads * p.group + head * p.group +
-                 row % p.group;
-#pragma unroll
-      for (int k = 0; k < kMaxSharedParts; ++k) {
-        const int64_t at = k * p.part_stride + index[m];
-        state[m][k] = k < parts ? __ldcg(p.part_state + at) : make_float2(-INFINITY, 0.0f);
-        value[m][k] = k < parts ? __ldcg(reinterpret_cast<const float4*>(p.part_out + at * kHeadDim + channel))
-                                : make_float4(0, 0, 0, 0);
-      }
-      own[m] = __ldcg(reinterpret_cast<const float4*>(p.own_out + index[m] * kHeadDim + channel));
-      own_top[m] = __ldcg(p.own_lse + index[m]) * kLog2OfE;
+    for (int k = 0; k < kMaxSharedParts; ++k) {
+      state[k] = k < parts ? __ldcg(p.part_state + k * p.part_stride + index) : make_float2(-INFINITY, 0.0f);
+      value[k] = k < parts ? load_part(p, k, place) : make_float4(0, 0, 0, 0);
     }
+    const float4 own = __ldcg(reinterpret_cast<const float4*>(p.own_out + place));
+    merge_row(
+        p, index, channel, parts, __ldcg(p.own_lse + index), own, [&](int k) { return state[k]; },
+        [&](int k) { return value[k]; });
+  }
+}
+
+/// Rows whose indices are listed, two at once by each of `num_warps` warps. Lane k reads the state of part k, and lane
+/// kMaxSharedParts the own pages' LSE.
+inline __device__ __noinline__ void merge_listed_rows(const SharedRows& p, const int32_t* listed, int32_t count, int32_t parts,
+                                               int32_t warp, int32_t num_warps) {
+  constexpr int kTogether = 2;
+  const auto lane = static_cast<int32_t>(threadIdx.x % 32);
+  for (int32_t first = kTogether * warp; first < count; first += kTogether * num_warps) {
+    for (int32_t channel = 4 * lane; channel < p.head_dim; channel += 128) {
+      int32_t index[kTogether];
+      float2 state[kTogether];
+      float4 value[kTogether][kMaxSharedParts], own[kTogether];
 #pragma unroll
-    for (int m = 0; m < kTogether; ++m) {
-      top[m] = own_top[m];
+      for (int m = 0; m < kTogether; ++m) {
+        index[m] = listed[min(first + m, count - 1)];
+        const int64_t place = static_cast<int64_t>(index[m]) * p.head_dim + channel;
+        state[m] = make_float2(0.0f, 0.0f);
+        if (lane < parts) state[m] = __ldcg(p.part_state + lane * p.part_stride + index[m]);
+        if (lane == kMaxSharedParts) state[m].x = __ldcg(p.own_lse + index[m]);
 #pragma unroll
-      for (int k = 0; k < kMaxSharedParts; ++k) top[m] = fmaxf(top[m], state[m][k].x);
-      float sum = 0.0f;
-      float4 all = make_float4(0, 0, 0, 0);
-      const auto add = [&](float factor, const float4& v) {
-        all.x = fmaf(factor, v.x, all.x), all.y = fmaf(factor, v.y, all.y);
-        all.z = fmaf(factor, v.z, all.z), all.w = fmaf(factor, v.w, all.w);
-      };
-#pragma unroll
-      for (int k = 0; k < kMaxSharedParts; ++k) {
-        const float factor = exp2f(state[m][k].x - top[m]);  // Every row sees the shared pages: top is a number.
-        sum = fmaf(factor, state[m][k].y, sum);
-        add(factor, value[m][k]);
+        for (int k = 0; k < kMaxSharedParts; ++k)
+          value[m][k] = k < parts ? load_part(p, k, place) : make_float4(0, 0, 0, 0);
+        own[m] = __ldcg(reinterpret_cast<const float4*>(p.own_out + place));
       }
-      const float own_factor = exp2f(own_top[m] - top[m]);
-      sum += own_factor;
-      add(own_factor, own[m]);
-      if (first + m * num_threads >= places) break;
-      const auto q_head = static_cast<int32_t>(index[m] % (p.num_kv_heads * p.group));
-      const float inverse = 1.0f / (p.sinks == nullptr ? sum : sum + exp2f(p.sinks[q_head] * kLog2OfE - top[m]));
-      store_two(p.out, p.out_dtype, index[m] * kHeadDim + channel, all.x * inverse, all.y * inverse);
-      store_two(p.out, p.out_dtype, index[m] * kHeadDim + channel + 2, all.z * inverse, all.w * inverse);
-      if (channel == 0 && p.lse != nullptr) p.lse[index[m]] = (top[m] + log2f(sum)) * kLnOf2;
+#pragma unroll
+      for (int m = 0; m < kTogether; ++m) {
+        if (first + m >= count) break;
+        const float own_lse = __shfl_sync(0xffffffffu, state[m].x, kMaxSharedParts);
+        merge_row(
+            p, index[m], channel, parts, own_lse, own[m],
+            [&](int k) {
+              return make_float2(__shfl_sync(0xffffffffu, state[m].x, k), __shfl_sync(0xffffffffu, state[m].y, k));
+            },
+            [&](int k) { return value[m][k]; });
+      }
     }
   }
 }

@@ -30,6 +30,7 @@ struct SharedRows {
   int32_t num_kv_heads;
   int32_t group;  // query heads per KV head
   int32_t page_shift;
+  int32_t head_dim;  // of V
   DType out_dtype;
 };
 

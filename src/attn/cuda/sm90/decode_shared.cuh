@@ -78,8 +78,7 @@ __device__ __forceinline__ void sum_over_block(int32_t (&value)[kCount], int32_t
 /// The division with which both kinds of work should end soonest: so many parts an item, and as many blocks as take them
 /// in whole rounds. Times are in those of a block for a tile of a request's own.
 __device__ __forceinline__ SharedDivision best_division(const int32_t (&units)[kMaxSharedParts], int32_t most_tiles,
-                                                        int32_t own_tiles, float tile_cost) {
-  constexpr float kUnitCost = 130.0f;  // Beside its tiles.
+                                                        int32_t own_tiles, const SharedCosts& costs) {
   constexpr int32_t kMostRounds = 4;
   const auto grid = static_cast<int32_t>(gridDim.x);
   SharedDivision best = {1, units[0], most_tiles};
@@ -91,7 +90,7 @@ __device__ __forceinline__ SharedDivision best_division(const int32_t (&units)[k
     for (int32_t rounds = 1; rounds <= kMostRounds; ++rounds) {
       const int32_t blocks = min((units[n] + rounds - 1) / rounds, grid - 1);
       const auto real_rounds = static_cast<float>((units[n] + blocks - 1) / blocks);
-      const float pages_time = real_rounds * (kUnitCost + tile_cost * static_cast<float>(part_tiles));
+      const float pages_time = real_rounds * (costs.unit + costs.tile * static_cast<float>(part_tiles));
       const float time = fmaxf(pages_time, static_cast<float>(own_tiles) / static_cast<float>(grid - blocks));
       if (time < best_time) best_time = time, best = {blocks, units[n], part_tiles};
     }
@@ -133,7 +132,7 @@ __device__ __noinline__ SharedDivision divide_blocks(const SharedDecodeParams& p
     for (int n = 0; n < kMaxSharedParts; ++n) units[n] += items * shared_parts(tiles, (most_tiles + n) / (n + 1));
   }
   sum_over_block<kThreads>(units, sums);
-  return best_division(units, most_tiles, own[0] * p.num_kv_heads, params.tile_cost);
+  return best_division(units, most_tiles, own[0] * p.num_kv_heads, params.costs);
 }
 
 template <class Traits>

@@ -12,10 +12,15 @@ namespace kvant::attn::cuda {
 struct SharingDecodeParams : DecodeParams {
   SharedRows shared;
 };
+/// Times of a block for shared pages, in those for 16 keys of a request's own.
+struct SharedCosts {
+  float tile;  ///< 64 keys by 128 rows.
+  float unit;  ///< What a part of an item costs beside its tiles, until its rows are merged.
+};
 struct SharedDecodeParams {
   SharingDecodeParams decode;  // the requests' own pages
   PrefillParams prefix;        // the pages that runs of them share
-  float tile_cost;             // of 64 shared keys by 128 rows, over that of 16 keys of a request's own: a block's time
+  SharedCosts costs;
   int32_t team_bytes;          // shared memory of a block of the decode kernel
 };
 

@@ -126,24 +126,27 @@ class SharedPagesBlock : private PrefillTiles<Traits> {
     }
   }
 
-  /// A lane a request, so that they are told together.
+  /// A thread a request, so that they are told together. Rows whose last part this was are merged by all warps.
   __device__ __forceinline__ void tell_requests(const PrefillSegment& s) const {
+    auto* listed = reinterpret_cast<int32_t*>(shared_.q);  // Query rows are of no more use.
+    int32_t& num_listed = shared_.next;
+    if (Traits::thread() == 0) num_listed = 0;
+    __syncthreads();
     const int32_t last_request = s.request + rows_.runs[1 + s.request].num_requests;
     const int32_t first_row = s.row_tile * kSharedItemRows, last_row = first_row + s.num_rows - 1;
-    for (int32_t first = s.request; first < last_request; first += 32 * Traits::kWarps) {
-      const int32_t request = first + Traits::kWarps * lane_ + warp_;
-      bool is_last = false;
-      if (request < last_request) {
-        const RowsInRun rows = rows_in_run(rows_, request);
-        if (rows.first <= last_row && rows.last >= first_row && rows.first <= rows.last)
-          is_last = arrive_at_shared(rows_, request, s.head, division_.part_tiles);
-      }
-      uint32_t last = __ballot_sync(0xffffffffu, is_last);
-      __syncwarp();  // What one lane has seen written all may read.
-      for (; last != 0; last &= last - 1)
-        merge_shared_rows<Traits::kDimV, 2>(rows_, first + Traits::kWarps * (__ffs(static_cast<int>(last)) - 1) + warp_,
-                                         s.head, division_.part_tiles, lane_, 32);
+    for (auto request = static_cast<int32_t>(s.request + Traits::thread()); request < last_request;
+         request += Traits::kThreads) {
+      const RowsInRun rows = rows_in_run(rows_, request);
+      if (rows.first > last_row || rows.last < first_row || rows.last < rows.first) continue;
+      if (!arrive_at_shared(rows_, request, s.head, division_.part_tiles)) continue;
+      int32_t at = atomicAdd(&num_listed, rows.last - rows.first + 1);
+      for (int32_t row = rows.first; row <= rows.last; ++row)
+        listed[at++] = (s.q_begin + row / rows_.group) * rows_.num_kv_heads * rows_.group + s.head * rows_.group +
+                       row % rows_.group;
     }
+    __syncthreads();  // What one thread has seen written all may read.
+    merge_listed_rows(rows_, listed, num_listed, shared_parts(s.item_tiles, division_.part_tiles), warp_,
+                      Traits::kWarps);
   }
 
   const SharedRows& rows_;
