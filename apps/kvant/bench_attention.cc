@@ -68,8 +68,7 @@ void add_options(CLI::App& app, BenchAttentionOptions& options) {
   add_count("-t,--threads", options.threads, 0, "Threads; 0 = one per core");
   add_count("--repetitions", options.repetitions, 1, "Measurements, of which the median counts");
   app.add_option("--suite", options.suite.suite,
-                 "A list of shapes on the first CUDA device instead: decode, grid, h200 (both), shared or "
-                 "prefill")
+                 "Shapes on the first CUDA device instead: decode, grid, h200 (both), shared or prefill")
       ->check(CLI::IsMember({"decode", "grid", "h200", "shared", "prefill"}))
       ->type_name("NAME");
   app.add_option("--shapes", options.suite.shapes, "Of the suite, those whose names hold one of these, comma-separated")

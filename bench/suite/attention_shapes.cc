@@ -92,8 +92,8 @@ std::vector<Shape> shared_suite() {
     add({.format = format, .batch = 16, .context = 3072}, 2048);
     if (format != KvFormat::kBf16) add({.format = format, .batch = 64, .context = 9216, .edges = true}, 8192);
     // Nothing is shared, which the kernel finds out by itself.
-    for (const auto& [batch, context] :
-         std::vector<std::pair<int32_t, int32_t>>{{256, 4096}, {256, 1024}, {64, 4096}, {64, 1024}, {16, 4096}, {4, 1024}}) {
+    for (const auto& [batch, context] : std::vector<std::pair<int32_t, int32_t>>{
+             {256, 4096}, {256, 1024}, {64, 4096}, {64, 1024}, {16, 4096}, {4, 1024}}) {
       shapes.push_back({.format = format, .batch = batch, .context = context});
       shapes.push_back({.format = format, .batch = batch, .context = context, .runs = true});
     }

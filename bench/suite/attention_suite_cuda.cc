@@ -277,9 +277,9 @@ std::string measure(const Setting& setting, const Shape& shape) {
       R"("page": {}, "layout": "{}", "mixed": {}, "edges": {}, "shared": {}, "runs": {}, "us": {:.2f}, "kv_bytes": {}, "read_us": {:.2f}, )"
       R"("fraction_of_read": {:.3f}, "read_tb_s": {:.3f}, "tb_s": {:.3f}, "tflops": {:.1f}, "sm_mhz": {:.0f}, "route": "{}", "commit": "{}"}})",
       to_string(shape.format), shape.q_heads, shape.kv_heads, shape.head_dim, shape.q_len, shape.batch, shape.context,
-      shape.page, desc.layout.to_string(), shape.mixed, shape.edges, shape.shared, shape.runs, us, kv_bytes, read_us, read_us / us,
-      static_cast<double>(read_bytes) / read_us * 1e-6, static_cast<double>(kv_bytes) / us * 1e-6, flops / us * 1e-6,
-      mhz, plan.route(), setting.commit);
+      shape.page, desc.layout.to_string(), shape.mixed, shape.edges, shape.shared, shape.runs, us, kv_bytes, read_us,
+      read_us / us, static_cast<double>(read_bytes) / read_us * 1e-6, static_cast<double>(kv_bytes) / us * 1e-6,
+      flops / us * 1e-6, mhz, plan.route(), setting.commit);
 }
 
 /// Owns the stream.

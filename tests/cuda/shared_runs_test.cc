@@ -99,9 +99,8 @@ std::vector<SharedSpec> shared_problems() {
     });
     add(format, "full_mask", 6, 2, 400, {{0, 6, 20}}, [](ProblemSpec& s) { s.desc.draft_mask = DraftMask::kFull; });
     add(format, "tree_mask", 6, 2, 400, {{0, 6, 20}}, [](ProblemSpec& s) { s.desc.draft_mask = DraftMask::kPacked; });
-    add(format, "context_parallel", 8, 2, 700, {{0, 8, 15}}, [](ProblemSpec& s) {
-      s.desc.context_parallel = {.rank = 1, .size = 2, .interleave = 16};
-    });
+    add(format, "context_parallel", 8, 2, 700, {{0, 8, 15}},
+        [](ProblemSpec& s) { s.desc.context_parallel = {.rank = 1, .size = 2, .interleave = 16}; });
     add(format, "page_32", 6, 1, 400, {{0, 6, 9}}, [](ProblemSpec& s) { s.desc.layout.page_size = 32; });
     add(format, "hnd_f32_out", 6, 1, 400, {{0, 6, 20}}, [](ProblemSpec& s) {
       s.desc.layout.order = TokenHeadOrder::kHnd;
@@ -113,7 +112,8 @@ std::vector<SharedSpec> shared_problems() {
       for (int32_t& length : s.kv_lens) length = 100;
     });
     // What falls to the plain kernels.
-    add(format, "window", 6, 1, 400, {}, [](ProblemSpec& s) { s.desc.window = 50; }, false);
+    add(
+        format, "window", 6, 1, 400, {}, [](ProblemSpec& s) { s.desc.window = 50; }, false);
     add(format, "wide_verify", 6, 4, 400, {{0, 6, 20}}, plain, false);
     add(format, "few", 3, 1, 400, {{0, 3, 20}}, plain);
     if (format == KvFormat::kBf16) continue;
@@ -246,8 +246,7 @@ TEST_P(SharedRunsFormat, ReplayACapturedStepWithOtherRuns) {
   EXPECT_EQ(cudaStreamDestroy(stream), cudaSuccess);
 }
 
-INSTANTIATE_TEST_SUITE_P(Core, SharedRunsFormat,
-                         ::testing::Values(KvFormat::kBf16, KvFormat::kE4m3, KvFormat::kNvfp4),
+INSTANTIATE_TEST_SUITE_P(Core, SharedRunsFormat, ::testing::Values(KvFormat::kBf16, KvFormat::kE4m3, KvFormat::kNvfp4),
                          [](const auto& test) { return std::string(to_string(test.param)); });
 
 }  // namespace

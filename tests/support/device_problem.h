@@ -39,6 +39,7 @@ class DeviceProblem {
   explicit DeviceProblem(Problem& problem, int32_t first_page = 0) : problem_(problem), first_page_(first_page) {
     const AttnArgs host = problem.args();
     args_ = host;
+    args_.shared_runs = nullptr;
     args_.cache.base = upload_pool(host.cache.base, host.cache.layout);
     if (problem.desc().exact_pages) args_.cache.exact = upload_pool(host.cache.exact, host.cache.layout.exact());
     upload_cache_values(host);

@@ -69,6 +69,7 @@ class Problem {
   std::vector<uint32_t>& mask() { return mask_; }
   int32_t mask_row_words() const { return mask_row_words_; }
   std::vector<float>& sinks() { return sinks_; }
+  std::vector<SharedRun>& shared_runs() { return shared_runs_; }
 
   AttnLimits limits() const {
     AttnLimits limits;
@@ -77,6 +78,7 @@ class Problem {
     limits.max_query_len = 1;
     for (const int32_t n : spec_.q_lens) limits.max_query_len = std::max(limits.max_query_len, n);
     limits.max_pages_per_request = static_cast<int32_t>(table_stride());
+    limits.shared_runs = !shared_runs_.empty();
     return limits;
   }
 
@@ -95,6 +97,7 @@ class Problem {
     args.sinks = desc_.sinks ? sinks_.data() : nullptr;
     args.mask = mask_.empty() ? nullptr : mask_.data();
     args.mask_row_words = mask_row_words_;
+    args.shared_runs = shared_runs_.empty() ? nullptr : shared_runs_.data();
     args.positions = positions_.empty() ? nullptr : positions_.data();
     return args;
   }
@@ -262,6 +265,7 @@ class Problem {
   int32_t mask_row_words_ = 0;
   std::vector<std::byte> q_;
   std::vector<float> sinks_;
+  std::vector<SharedRun> shared_runs_;
 };
 
 /// A layer of one KV head in f32, to be changed by tests.

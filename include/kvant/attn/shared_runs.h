@@ -18,17 +18,17 @@ struct SharedRunBatch {
   ContextParallel context_parallel;
 };
 
-/// A run below these costs more than it saves: measured, with eight KV heads, against kernels that find the shared pages
-/// in the L2 cache.
+/// A run below these costs more than it saves: measured, with eight KV heads, against kernels that find the shared
+/// pages in the L2 cache.
 struct SharedRunRules {
   int32_t min_requests = 16;
   int64_t min_saved_keys = 400'000;  ///< Shared keys by requests, less one.
 };
 
 /// Finds runs that save most reading, as AttnArgs::shared_runs wants them: runs [num_requests + 1], of which the first
-/// counts the requests that share in num_requests. What a run's requests have in common are keys that every row of theirs
-/// sees, whole tiles of 16, and each keeps keys of its own. Table entries past a request's length are not looked at.
-/// Layers with a window or with other tables need other runs. kInvalidArgument where sizes do not fit.
+/// counts the requests that share in num_requests. What a run's requests have in common are keys that every row of
+/// theirs sees, whole tiles of 16, and each keeps keys of its own. Table entries past a request's length are not looked
+/// at. Layers with a window or with other tables need other runs. kInvalidArgument where sizes do not fit.
 Status find_shared_runs(const SharedRunBatch& batch, const SharedRunRules& rules, std::span<SharedRun> runs);
 
 }  // namespace kvant::attn

@@ -65,8 +65,8 @@ class Finder {
     if (q_len < 1) return 0;
     const ContextParallel& cp = batch_.context_parallel;
     const int32_t keys = std::min(owned_keys(length - q_len, cp), owned_keys(length, cp) - 1);
-    const int32_t pages = std::min<int32_t>(std::max(keys, 0) / batch_.page_size,
-                                            static_cast<int32_t>(batch_.page_table_stride));
+    const int32_t pages =
+        std::min<int32_t>(std::max(keys, 0) / batch_.page_size, static_cast<int32_t>(batch_.page_table_stride));
     const int32_t tile_pages = kTileTokens / std::gcd(kTileTokens, batch_.page_size);
     return pages / tile_pages * tile_pages;
   }

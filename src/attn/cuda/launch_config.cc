@@ -40,11 +40,10 @@ Result<int32_t> count_blocks(const KernelImage& image, int32_t shared_bytes, int
       cuda_status(cudaFuncSetAttribute(image.function, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes),
                   "cudaFuncSetAttribute"));
   int per_multiprocessor = 0;
-  KVANT_FAIL_IF_ERROR(
-      cuda_status(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_multiprocessor, image.function,
-                                                                image.threads * image.teams,
-                                                                static_cast<size_t>(shared_bytes)),
-                  "cudaOccupancyMaxActiveBlocksPerMultiprocessor"));
+  KVANT_FAIL_IF_ERROR(cuda_status(
+      cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_multiprocessor, image.function, image.threads * image.teams,
+                                                    static_cast<size_t>(shared_bytes)),
+      "cudaOccupancyMaxActiveBlocksPerMultiprocessor"));
   if (per_multiprocessor < 1)
     return failure(StatusCode::kUnsupported, fmt::format("no block of the kernel fits {}", device.name));
   return std::min(per_multiprocessor * device.num_multiprocessors, max_blocks);

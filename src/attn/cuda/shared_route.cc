@@ -92,8 +92,7 @@ Status add_shared_route(const AttnDesc& desc, const AttnLimits& limits, const De
   const KernelImage image = instance->image();
   const int32_t bytes = std::max(image.shared_bytes, image.teams * instance->team_bytes(limits.max_requests));
   if (bytes > device.shared_memory_per_block) return {};
-  KVANT_ASSIGN_OR_RETURN(const int32_t num_blocks,
-                         count_blocks(image, bytes, kMaxDecodeBlocks / image.teams, device));
+  KVANT_ASSIGN_OR_RETURN(const int32_t num_blocks, count_blocks(image, bytes, kMaxDecodeBlocks / image.teams, device));
   route.launch.shared_kernel = static_cast<int32_t>(instance - instances.begin());
   route.launch.shared_num_blocks = num_blocks;
   route.launch.shared_kernel_bytes = bytes;

@@ -225,8 +225,8 @@ TEST(SelectKernel, CudaRowsRefuseByName) {
   EXPECT_EQ(refusal([](AttnDesc& d) { d.batch_invariant = true; }), "offered");
   EXPECT_THAT(refusal([](AttnDesc& d) { d.layout.v_format = KvFormat::kE4m3; }), HasSubstr("K format bf16"));
   EXPECT_THAT(refusal([](AttnDesc& d) { d.exact_pages = true; }), HasSubstr("needed: exact pages"));
-  EXPECT_THAT(refusal([](AttnDesc& d) { d.layout.head_dim_k = d.layout.head_dim_v = 512; }),
-              HasSubstr("head_dim_k 512"));
+  EXPECT_THAT(refusal([](AttnDesc& d) { d.layout.head_dim_k = d.layout.head_dim_v = 528; }),
+              HasSubstr("head_dim_k 528"));
   EXPECT_THAT(refusal([](AttnDesc& d) { d.layout.k_format = d.layout.v_format = KvFormat::kF32; }),
               HasSubstr("K format f32"));
   EXPECT_THAT(refusal([&](AttnDesc& d) {

@@ -19,7 +19,10 @@ struct Batch {
   ContextParallel context_parallel;
 
   Batch(size_t count, int32_t length, int64_t stride_pages)
-      : q_offsets(count + 1), kv_lens(count, length), table(count * static_cast<size_t>(stride_pages)), stride(stride_pages) {
+      : q_offsets(count + 1),
+        kv_lens(count, length),
+        table(count * static_cast<size_t>(stride_pages)),
+        stride(stride_pages) {
     std::iota(q_offsets.begin(), q_offsets.end(), 0);
     std::iota(table.begin(), table.end(), 100);
   }

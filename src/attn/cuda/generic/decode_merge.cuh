@@ -77,14 +77,14 @@ class DecodeMerge : protected DecodeTiles<Traits> {
       const bool any = __any_sync(0xffffffffu, last) != 0;
       __syncwarp();  // What the one has seen written all may read.
       if (any) merge_shared_rows(p_.shared, s.request, s.head, shared_.part_tiles, lane_, 32);
+      __syncwarp();  // The segment has been read.
       return;
     }
-    if (threadIdx.x == 0)
-      shared_.is_last = arrive_at_shared(p_.shared, s.request, s.head, shared_.part_tiles) ? 1 : 0;
+    if (threadIdx.x == 0) shared_.is_last = arrive_at_shared(p_.shared, s.request, s.head, shared_.part_tiles) ? 1 : 0;
     this->sync_block();
     if (shared_.is_last != 0)
       merge_shared_rows(p_.shared, s.request, s.head, shared_.part_tiles, static_cast<int32_t>(threadIdx.x),
-                                  Traits::kThreads);
+                        Traits::kThreads);
     this->sync_block();
   }
 

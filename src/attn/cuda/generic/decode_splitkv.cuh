@@ -25,8 +25,8 @@ struct DecodeTraits {
   static constexpr int kHeadDim = kHeadDim_;
   static constexpr int kRowTiles = kRowTiles_;  ///< Eight query rows each.
   using Params = DecodeParams;
-  static constexpr bool kShares = false;  ///< Whether requests' shared pages are other items, and Params has `shared`.
-  static constexpr bool kExact = kExact_;       ///< Entries may name the exact pool.
+  static constexpr bool kShares = false;   ///< Whether requests' shared pages are other items, and Params has `shared`.
+  static constexpr bool kExact = kExact_;  ///< Entries may name the exact pool.
   static constexpr int kRows = 8 * kRowTiles;
   static constexpr int kTileTokens = 16;
   static constexpr int kWarps = 4;
@@ -131,8 +131,8 @@ class DecodeBlock : private DecodeCluster<Traits> {
   using Base::prefetch_page_table;
   using Base::scan_lengths;
   using Base::segment;
-  using Base::shared_;
   using Base::settle;
+  using Base::shared_;
   using Base::sharing;
   using Base::touch_parameters;
 

@@ -85,9 +85,7 @@ class DecodeContext {
   }
   /// Whether each warp keeps its segments by itself.
   __device__ __forceinline__ bool own_segments() const { return sharing() != detail::Sharing::kBlock; }
-  __device__ __forceinline__ int32_t chunk() const {
-    return alone() ? warp_ * num_blocks() + block() : block();
-  }
+  __device__ __forceinline__ int32_t chunk() const { return alone() ? warp_ * num_blocks() + block() : block(); }
   __device__ __forceinline__ void sync_team() const {
     if (alone())
       __syncwarp();
@@ -305,8 +303,7 @@ class DecodeWork : protected DecodeContext<Traits> {
       alike = alike && e.tiles() == model.tiles() && e.row_tiles == model.row_tiles;
     }
     detail::Chunks chunks;
-    if (all_of_block(alike) && find_alike(model.tiles(), model.row_tiles * p_.num_kv_heads, chunks))
-      return chunks;
+    if (all_of_block(alike) && find_alike(model.tiles(), model.row_tiles * p_.num_kv_heads, chunks)) return chunks;
     return scan_all();
   }
 

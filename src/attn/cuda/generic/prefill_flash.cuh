@@ -26,7 +26,7 @@ struct PrefillTraits {
   static constexpr bool kSpread = kDimV > 256;
   static constexpr int kWarpDimV = kSpread ? kDimV / kWarps : kDimV;
   static constexpr int kRowTiles = kRows / (16 * (kSpread ? 1 : kWarps));  ///< Of a warp, 16 rows each.
-  static constexpr int kKeys = kDimK > 128 ? 32 : 64;      ///< Of a tile.
+  static constexpr int kKeys = kDimK > 128 ? 32 : 64;                      ///< Of a tile.
   static constexpr bool kBf16Math = kSource == TileSource::kBf16;
   static constexpr bool kConditioned = kSource == TileSource::kQuantised;
   static constexpr int kScanGroups = 32;

@@ -27,7 +27,9 @@ struct PrefillProducts {
   /// Of the warps that must take part together.
   __device__ __forceinline__ static int32_t first_row_together(int32_t first_row) { return first_row; }
   /// Channels of V that are a warp's.
-  __device__ __forceinline__ static int32_t first_channel(int32_t warp) { return kSpread ? Traits::kWarpDimV * warp : 0; }
+  __device__ __forceinline__ static int32_t first_channel(int32_t warp) {
+    return kSpread ? Traits::kWarpDimV * warp : 0;
+  }
   __device__ __forceinline__ static void publish_operands() {}
   __device__ __forceinline__ static void release_queries() {
     if constexpr (kSpread) __syncthreads();

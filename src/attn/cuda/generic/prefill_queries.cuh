@@ -65,8 +65,7 @@ class PrefillQueries : protected PrefillWork<Traits> {
       if (chunk + kRowThreads * piece >= QRows::kChunks) return;
       uint4 packed;
 #pragma unroll
-      for (int i = 0; i < 4; ++i)
-        (&packed.x)[i] = Traits::Products::pack(x[piece][2 * i], x[piece][2 * i + 1]);
+      for (int i = 0; i < 4; ++i) (&packed.x)[i] = Traits::Products::pack(x[piece][2 * i], x[piece][2 * i + 1]);
       store_shared_16(shared_address(shared_.q) + QRows::offset(row, chunk + kRowThreads * piece), packed);
     }
   }

@@ -46,8 +46,8 @@ __device__ __forceinline__ float4 load_part(const SharedRows& p, int32_t part, i
   return __ldcg(reinterpret_cast<const float4*>(p.part_out + part * p.part_stride * p.head_dim + place));
 }
 
-/// Merges and writes four channels of a row, parts in order and then the request's own pages. Whoever does this, the bits
-/// are the same: products are rounded or fused by name. state(k) and value(k) are part k's for k < parts.
+/// Merges and writes four channels of a row, parts in order and then the request's own pages. Whoever does this, the
+/// bits are the same: products are rounded or fused by name. state(k) and value(k) are part k's for k < parts.
 template <class StateOf, class ValueOf>
 __device__ __forceinline__ void merge_row(const SharedRows& p, int32_t index, int32_t channel, int32_t parts,
                                           float own_lse, const float4& own, const StateOf& state,
@@ -85,8 +85,8 @@ __device__ __forceinline__ void merge_row(const SharedRows& p, int32_t index, in
 }
 
 /// The rows of a request of one KV head, by whole warps.
-inline __device__ __noinline__ void merge_shared_rows(const SharedRows& p, int32_t request, int32_t head, int32_t part_tiles,
-                                               int32_t thread, int32_t num_threads) {
+inline __device__ __noinline__ void merge_shared_rows(const SharedRows& p, int32_t request, int32_t head,
+                                                      int32_t part_tiles, int32_t thread, int32_t num_threads) {
   const int32_t parts = shared_parts(shared_tiles(p, p.runs[1 + request]), part_tiles);
   const int32_t q_begin = p.q_offsets[request];
   const int32_t fours = p.head_dim / 4;
@@ -111,8 +111,8 @@ inline __device__ __noinline__ void merge_shared_rows(const SharedRows& p, int32
 
 /// Rows whose indices are listed, two at once by each of `num_warps` warps. Lane k reads the state of part k, and lane
 /// kMaxSharedParts the own pages' LSE.
-inline __device__ __noinline__ void merge_listed_rows(const SharedRows& p, const int32_t* listed, int32_t count, int32_t parts,
-                                               int32_t warp, int32_t num_warps) {
+inline __device__ __noinline__ void merge_listed_rows(const SharedRows& p, const int32_t* listed, int32_t count,
+                                                      int32_t parts, int32_t warp, int32_t num_warps) {
   constexpr int kTogether = 2;
   const auto lane = static_cast<int32_t>(threadIdx.x % 32);
   for (int32_t first = kTogether * warp; first < count; first += kTogether * num_warps) {

@@ -2,10 +2,10 @@
 
 // Decode of requests that share leading pages, in one launch. Runs of requests with pages in common are items of the
 // wgmma prefill kernel: the rows of all their requests, 128 an item, against the shared keys. Their own pages are items
-// of the decode kernel, which starts behind the shared ones. Some blocks of the launch do the one, the others the other,
-// in proportion to the work; a row's two parts are merged by whoever ends last.
-// A block of the launch is several of the decode kernel's, its teams, so that it holds as many warps as wgmma needs.
-// Limits: those of both kernels; no window.
+// of the decode kernel, which starts behind the shared ones. Some blocks of the launch do the one, the others the
+// other, in proportion to the work; a row's two parts are merged by whoever ends last. A block of the launch is several
+// of the decode kernel's, its teams, so that it holds as many warps as wgmma needs. Limits: those of both kernels; no
+// window.
 
 #include <cstdint>
 
@@ -75,27 +75,26 @@ __device__ __forceinline__ void sum_over_block(int32_t (&value)[kCount], int32_t
   __syncthreads();
 }
 
-/// The division with which both kinds of work should end soonest: so many parts an item, and as many blocks as take them
-/// in whole rounds. Times are in those of a block for a tile of a request's own.
+/// The division with which both kinds of work should end soonest: so many parts an item, and as many blocks as take
+/// them in whole rounds. Each lane of a warp looks at one.
 __device__ __forceinline__ SharedDivision best_division(const int32_t (&units)[kMaxSharedParts], int32_t most_tiles,
                                                         int32_t own_tiles, const SharedCosts& costs) {
-  constexpr int32_t kMostRounds = 4;
-  const auto grid = static_cast<int32_t>(gridDim.x);
-  SharedDivision best = {1, units[0], most_tiles};
-  float best_time = INFINITY;
+  static_assert(32 % kMaxSharedParts == 0);
+  const auto grid = static_cast<int32_t>(gridDim.x), lane = static_cast<int32_t>(threadIdx.x % 32);
+  const int32_t n = lane % kMaxSharedParts, rounds = lane / kMaxSharedParts + 1;
+  SharedDivision mine = {0, units[0], (most_tiles + n) / (n + 1)};
 #pragma unroll
-  for (int n = 0; n < kMaxSharedParts; ++n) {
-    const int32_t part_tiles = (most_tiles + n) / (n + 1);
-#pragma unroll 1
-    for (int32_t rounds = 1; rounds <= kMostRounds; ++rounds) {
-      const int32_t blocks = min((units[n] + rounds - 1) / rounds, grid - 1);
-      const auto real_rounds = static_cast<float>((units[n] + blocks - 1) / blocks);
-      const float pages_time = real_rounds * (costs.unit + costs.tile * static_cast<float>(part_tiles));
-      const float time = fmaxf(pages_time, static_cast<float>(own_tiles) / static_cast<float>(grid - blocks));
-      if (time < best_time) best_time = time, best = {blocks, units[n], part_tiles};
-    }
-  }
-  return best;
+  for (int k = 1; k < kMaxSharedParts; ++k)
+    if (k == n) mine.units = units[k];
+  mine.blocks = min((mine.units + rounds - 1) / rounds, grid - 1);
+  const auto real_rounds = static_cast<float>((mine.units + mine.blocks - 1) / mine.blocks);
+  const float pages_time = real_rounds * (costs.unit + costs.tile * static_cast<float>(mine.part_tiles));
+  const float own_time = __fdividef(static_cast<float>(own_tiles), static_cast<float>(grid - mine.blocks));
+  const uint32_t time = __float_as_uint(fmaxf(pages_time, own_time));  // Positive, so that bits are in order.
+  const uint32_t best = __ballot_sync(0xffffffffu, time == __reduce_min_sync(0xffffffffu, time));
+  const int from = __ffs(static_cast<int>(best)) - 1;
+  return {__shfl_sync(0xffffffffu, mine.blocks, from), __shfl_sync(0xffffffffu, mine.units, from),
+          __shfl_sync(0xffffffffu, mine.part_tiles, from)};
 }
 
 /// How many blocks the shared pages get; every block computes the same.

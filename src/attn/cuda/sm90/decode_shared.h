@@ -21,7 +21,7 @@ struct SharedDecodeParams {
   SharingDecodeParams decode;  // the requests' own pages
   PrefillParams prefix;        // the pages that runs of them share
   SharedCosts costs;
-  int32_t team_bytes;          // shared memory of a block of the decode kernel
+  int32_t team_bytes;  // shared memory of a block of the decode kernel
 };
 
 /// A launch is image.function with one argument, SharedDecodeParams, and max(image.shared_bytes, image.teams *
