@@ -1,6 +1,5 @@
 // Arguments that would read or write out of bounds are refused before anything is written.
 
-#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <new>
@@ -119,23 +118,6 @@ TEST_F(AttentionArgs, MayBeEmpty) {
   args_.num_requests = args_.num_tokens = 0;
   EXPECT_TRUE(run(plan_, args_, Stream::on_cpu(pool_)).ok());
   for (const float value : problem_.out()) ASSERT_TRUE(std::isnan(value));
-}
-
-/// The CPU reads shared pages once a request, and gives the same bits.
-TEST(AttentionSharedRuns, AreIgnoredOnTheCpu) {
-  AttnDesc desc = simple_desc(6, 2, 64);
-  const ProblemSpec spec = {.desc = desc, .q_lens = {1, 1, 1}, .kv_lens = {60, 60, 60}, .seed = 9};
-  Problem plain(spec), told(spec);
-  for (Problem* problem : {&plain, &told}) {
-    const auto stride = static_cast<int64_t>(problem->args().page_table_stride);
-    std::vector<int32_t>& table = problem->page_table();
-    for (const int64_t r : {1, 2}) std::copy_n(table.begin(), 2, table.begin() + r * stride);
-  }
-  told.shared_runs() = {{0, 3, 0}, {0, 3, 2}, {0, 3, 2}, {0, 3, 2}};
-  ASSERT_TRUE(plain.run().ok());
-  ASSERT_TRUE(told.run().ok());
-  EXPECT_EQ(told.out(), plain.out());
-  EXPECT_EQ(told.lse(), plain.lse());
 }
 
 TEST_F(AttentionArgs, RunAllocatesNothing) {
