@@ -11,10 +11,10 @@ PREFIX ?= /usr/local
 MODEL := build/models/SmolLM2-135M-Instruct.gguf
 CXX_FILES = $$(git ls-files -co --exclude-standard '*.h' '*.cc' '*.cpp' '*.cu' '*.cuh')
 
-.PHONY: help setup build model demo test format lint tidy install clean
+.PHONY: help setup build model vocabularies demo test format lint tidy install clean
 
 help: ## This list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' Makefile
 
 setup: ## Install missing Debian packages (root) and Python packages (.venv)
 	@tools/setup.sh
@@ -26,6 +26,9 @@ build: setup ## Build build/bin/kvant, optimised
 
 model: setup ## Fetch SmolLM2-135M-Instruct (98 MB) to build/models
 	@python tools/fetch_model.py
+
+vocabularies: setup ## Fetch public vocabularies and templates (37 MB), which two more tests then compare
+	@python tools/fetch_vocabularies.py
 
 demo: build model ## Ask a small model a question with an NVFP4 cache
 	@echo

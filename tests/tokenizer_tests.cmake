@@ -14,7 +14,7 @@ add_test(NAME ChatTemplate.RendersTheDemoModelsTemplateLikeJinja2
           --tool $<TARGET_FILE:kvant_render> "${CMAKE_SOURCE_DIR}/build/models/SmolLM2-135M-Instruct.gguf")
 set_tests_properties(ChatTemplate.RendersTheDemoModelsTemplateLikeJinja2 PROPERTIES LABELS model SKIP_RETURN_CODE 77 TIMEOUT 120)
 
-# The vocabularies and templates of llama.cpp's tests, where somebody unpacked them (docs/tokenizers.md).
+# The vocabularies and templates of llama.cpp's tests (make vocabularies).
 set(vocabularies "${CMAKE_SOURCE_DIR}/build/vocabularies")
 add_test(NAME Tokenizer.GivesTheIdsOfHuggingFaceOnPublicVocabularies
   COMMAND "${KVANT_DEPS_PREFIX}/bin/python" -B "${CMAKE_CURRENT_SOURCE_DIR}/golden/compare_tokenizers.py"

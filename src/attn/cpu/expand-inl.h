@@ -124,7 +124,7 @@ void expand_nvfp4(const EncodedRows& rows, int32_t num_rows, int32_t dim, float*
   using L = E2m1Lanes;
   const L::Floats d;
   HWY_ALIGN float lanes[L::kElements];
-  float block_scales[L::kBlocks] = {};
+  HWY_ALIGN float block_scales[L::kLanes] = {};
   for (int32_t row = 0; row < num_rows; ++row) {
     const uint8_t* data = rows.data + row * rows.data_stride;
     const uint8_t* scales = rows.scales + row * rows.scale_stride;
@@ -143,10 +143,10 @@ void expand_nvfp4(const EncodedRows& rows, int32_t num_rows, int32_t dim, float*
       }
       for (int32_t i = 0; i < count / kNvfp4Block; ++i)
         block_scales[i] = kE4m3Values[scales[first / kNvfp4Block + i]] * rows.g;
-      const L::V scale[L::kGroups] = {L::group_scale(block_scales, 0), L::group_scale(block_scales, 1)};
-      L::for_each(codes, [&](int32_t vector, L::V values) HWY_ATTR {
-        hn::Store(hn::Mul(values, scale[vector / 4]), d, lanes + vector * L::kLanes);
-      });
+      const L::V scale = L::spread<0>(hn::Load(d, block_scales));
+      const auto take = [&](int32_t vector, L::V values)
+                            HWY_ATTR { hn::Store(hn::Mul(values, scale), d, lanes + vector * L::kLanes); };
+      L::for_each(take, codes);
       if (count == L::kElements) {
         L::from_lanes(lanes, out + first);
       } else {

@@ -19,7 +19,7 @@ HWY_BEFORE_NAMESPACE();
 namespace kvant::attn::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// A step's block scales times g as fp32 in lane order, of keys from a multiple of four to a multiple of four.
+/// A step's block scales times g as fp32, of keys from a multiple of four to a multiple of four.
 class Nvfp4Scales {
  public:
   HWY_INLINE Nvfp4Scales(const RowTile& tile, int32_t dim) : first_(tile.first & ~3), blocks_(dim / kNvfp4Block) {
@@ -30,7 +30,7 @@ class Nvfp4Scales {
     const EncodedRows& rows = tile.rows;
     const int32_t num_keys = ((tile.last + 3) & ~3) - first_;
     const uint8_t* scales = rows.scales + (first_ - tile.begin) * rows.scale_stride;
-    uint8_t adjacent[kRowStep * kMaxBlocks];
+    uint8_t adjacent[kMaxBlocks];
     if (rows.scale_stride != blocks_) {
       for (int32_t key = 0; key < num_keys; ++key)
         for (int32_t block = 0; block < blocks_; block += 2)
@@ -40,56 +40,61 @@ class Nvfp4Scales {
     const auto g = hn::Set(d, rows.g * 256.0f);
     for (int32_t i = 0; i < num_keys * blocks_; i += 2 * E2m1Lanes::kLanes) {
       const auto bits = fp8_to_f16_bits<true>(du16, hn::PromoteTo(du16, hn::LoadU(du8, scales + i)));
-      float* out = values_ + 4 * i;
-      E2m1Lanes::spread(hn::Mul(promote_f16(d, hn::LowerHalf(half, bits)), g), out);
-      E2m1Lanes::spread(hn::Mul(promote_f16(d, hn::UpperHalf(half, bits)), g), out + 4 * E2m1Lanes::kLanes);
+      hn::Store(hn::Mul(promote_f16(d, hn::LowerHalf(half, bits)), g), d, values_ + i);
+      hn::Store(hn::Mul(promote_f16(d, hn::UpperHalf(half, bits)), g), d, values_ + i + E2m1Lanes::kLanes);
     }
   }
 
-  /// Of one key: [chunks, groups, lanes].
-  HWY_INLINE const float* of(int32_t key) const { return values_ + (key - first_) * 4 * blocks_; }
+  /// [blocks] of one key.
+  HWY_INLINE const float* of(int32_t key) const { return values_ + (key - first_) * blocks_; }
+
+  static constexpr int32_t kMaxBlocks = kRowStep * 512 / kNvfp4Block;
 
  private:
-  static constexpr int32_t kMaxBlocks = 512 / kNvfp4Block;
   const int32_t first_, blocks_;
-  HWY_ALIGN float values_[kRowStep * kMaxBlocks * 4];
+  HWY_ALIGN float values_[kMaxBlocks];
 };
 
-/// Dot products of kRows queries in lane order: the elements of a key go from their codes straight into them, and a
-/// block's sum takes its scale.
-template <int kRows>
-void nvfp4_score_rows(const RowTile& tile, const Nvfp4Scales& scales, int32_t row) {
+/// Dot products of kRows queries in lane order: the elements of a key go from their codes straight into them, and sums
+/// of blocks take their scales, from [keys, chunks, lanes]. kChunks 0 = any number.
+template <int kRows, int kChunks>
+void nvfp4_score_rows(const RowTile& tile, const float* HWY_RESTRICT scales, int32_t row) {
   using L = E2m1Lanes;
   const L::Floats d;
-  const int32_t dim = tile.dim_k;
+  const int32_t chunks = kChunks > 0 ? kChunks : tile.dim_k / L::kElements;
   const int64_t stride = tile.rows.data_stride;
-  const float* HWY_RESTRICT q = tile.q_lanes + static_cast<int64_t>(row) * dim;
-  for (int32_t key = tile.first & ~3; key < tile.last; key += 4) {
+  const float* HWY_RESTRICT q = tile.q_lanes + static_cast<int64_t>(row) * chunks * L::kElements;
+  int32_t key = tile.first & ~3;
+  const uint8_t* HWY_RESTRICT codes = tile.rows.data + (key - tile.begin) * stride;
+  for (; key < tile.last; key += 4) {
     if (row == 0) prefetch_ahead(tile, key, 4);
     L::V acc[kRows][4];
-    HWY_UNROLL(4)
-    for (int j = 0; j < 4; ++j) {
-      const uint8_t* HWY_RESTRICT codes = tile.rows.data + (key + j - tile.begin) * stride;
-      const float* HWY_RESTRICT key_scales = scales.of(key + j);
-      HWY_UNROLL(4)
-      for (int r = 0; r < kRows; ++r) acc[r][j] = hn::Zero(d);
-      for (int32_t i = 0; i < dim; i += L::kElements) {
-        L::V sums[kRows][L::kGroups];
-        L::for_each(codes + i / 2, [&](int32_t vector, L::V elements) HWY_ATTR {
+    HWY_UNROLL(2)
+    for (int j = 0; j < 4; j += 2) {
+      HWY_UNROLL(2)
+      for (int32_t c = 0; c < chunks; ++c) {
+        L::V sums[kRows][2];
+        const auto take = [&](int32_t vector, L::V first, L::V second) HWY_ATTR {
           HWY_UNROLL(4)
           for (int r = 0; r < kRows; ++r) {
-            L::V& sum = sums[r][vector / 4];
-            const auto query = hn::LoadU(d, q + r * dim + i + vector * L::kLanes);
-            sum = vector % 4 == 0 ? hn::Mul(query, elements) : hn::MulAdd(query, elements, sum);
+            auto query = hn::LoadU(d, q + (r * chunks + c) * L::kElements + vector * L::kLanes);
+            asm volatile("" : "+x"(query.raw));
+            sums[r][0] = vector == 0 ? hn::Mul(query, first) : hn::MulAdd(query, first, sums[r][0]);
+            sums[r][1] = vector == 0 ? hn::Mul(query, second) : hn::MulAdd(query, second, sums[r][1]);
           }
-        });
-        HWY_UNROLL(2)
-        for (int g = 0; g < L::kGroups; ++g) {
-          const auto scale = hn::Load(d, key_scales + i / 4 + g * L::kLanes);
-          HWY_UNROLL(4)
-          for (int r = 0; r < kRows; ++r) acc[r][j] = hn::MulAdd(sums[r][g], scale, acc[r][j]);
+        };
+        L::for_each(take, codes + c * L::kElements / 2, codes + stride + c * L::kElements / 2);
+        const auto first_scale = hn::Load(d, scales + c * L::kLanes);
+        const auto second_scale = hn::Load(d, scales + (chunks + c) * L::kLanes);
+        HWY_UNROLL(4)
+        for (int r = 0; r < kRows; ++r) {
+          acc[r][j] = c == 0 ? hn::Mul(sums[r][0], first_scale) : hn::MulAdd(sums[r][0], first_scale, acc[r][j]);
+          acc[r][j + 1] =
+              c == 0 ? hn::Mul(sums[r][1], second_scale) : hn::MulAdd(sums[r][1], second_scale, acc[r][j + 1]);
         }
       }
+      codes += 2 * stride;
+      scales += 2 * chunks * L::kLanes;
     }
     HWY_UNROLL(4)
     for (int r = 0; r < kRows; ++r)
@@ -98,62 +103,101 @@ void nvfp4_score_rows(const RowTile& tile, const Nvfp4Scales& scales, int32_t ro
 }
 
 inline void nvfp4_scores(const RowTile& tile) {
+  using L = E2m1Lanes;
+  const L::Floats d;
   const Nvfp4Scales scales(tile, tile.dim_k);
-  for_row_groups(tile.num_rows, [&](auto rows, int32_t row) HWY_ATTR { nvfp4_score_rows<rows>(tile, scales, row); });
+  HWY_ALIGN float lanes[Nvfp4Scales::kMaxBlocks * 2];
+  const int32_t first = tile.first & ~3;
+  const int32_t chunks = (((tile.last + 3) & ~3) - first) * (tile.dim_k / L::kElements);
+  const float* blocks = scales.of(first);
+  for (int32_t i = 0; i < chunks; i += 2) {
+    const auto two = hn::Load(d, blocks + i * L::kBlocks);
+    hn::Store(L::spread<0>(two), d, lanes + i * L::kLanes);
+    hn::Store(L::spread<1>(two), d, lanes + (i + 1) * L::kLanes);
+  }
+  for_row_groups(tile.num_rows, [&](auto rows, int32_t row) HWY_ATTR {
+    switch (tile.dim_k / L::kElements) {
+      case 1: return nvfp4_score_rows<rows, 1>(tile, lanes, row);
+      case 2: return nvfp4_score_rows<rows, 2>(tile, lanes, row);
+      default: return nvfp4_score_rows<rows, 0>(tile, lanes, row);
+    }
+  });
 }
 
-/// Of the vectors of a chunk those that one pass over the keys adds to: elements e and e + 2 of kNumGroups groups.
-/// Sums stay in registers while the keys go by.
-template <int kRows, E2m1Lanes::Codes kCodes, int kFirstGroup, int kNumGroups>
-HWY_INLINE void nvfp4_value_pass(const RowTile& tile, const Nvfp4Scales& scales, int32_t row, int32_t chunk) {
+/// Probabilities of a step times block scales of one chunk, [keys, kRows, lanes] from an even key on: values then are
+/// multiplied as their codes say.
+template <int kRows>
+struct Nvfp4Weights {
+  using L = E2m1Lanes;
+  static constexpr int32_t kStride = kRows * L::kLanes;
+
+  HWY_INLINE void fill(const RowTile& tile, const Nvfp4Scales& scales, int32_t row, int32_t first_block) {
+    const L::Floats d;
+    const hn::Half<L::Floats> half;
+    float* out = values;
+    for (int32_t key = tile.first & ~1; key < tile.last; key += 2, out += 2 * kStride) {
+      const auto blocks = hn::Combine(d, hn::LoadU(half, scales.of(key + 1) + first_block),
+                                      hn::LoadU(half, scales.of(key) + first_block));
+      const auto first = L::spread<0>(blocks);
+      const auto second = L::spread<1>(blocks);
+      HWY_UNROLL(4)
+      for (int r = 0; r < kRows; ++r) {
+        const float* p = tile.scores + (row + r) * kKeyTile + key;
+        hn::Store(hn::Mul(first, hn::Set(d, p[0])), d, out + r * L::kLanes);
+        hn::Store(hn::Mul(second, hn::Set(d, p[1])), d, out + kStride + r * L::kLanes);
+      }
+    }
+  }
+
+  HWY_ALIGN float values[kRowStep * kStride];
+};
+
+/// Of the vectors of a chunk those that one pass over the keys adds to: elements e and e + 2 of u in [kFirst, kFirst +
+/// kCount). Sums stay in registers while the keys go by.
+template <int kRows, E2m1Lanes::Codes kCodes, int kFirst, int kCount>
+HWY_INLINE void nvfp4_value_pass(const RowTile& tile, const Nvfp4Weights<kRows>& weights, int32_t row, int32_t chunk) {
   using L = E2m1Lanes;
   const L::Floats d;
   const int32_t dim = tile.dim_v;
   const int64_t stride = tile.rows.data_stride;
-  const int32_t first_vector = 4 * kFirstGroup + (kCodes == L::Codes::kHigh ? 1 : 0);
+  const int32_t first_vector = 4 * kFirst + (kCodes == L::Codes::kHigh ? 1 : 0);
   float* HWY_RESTRICT out = tile.out_lanes + static_cast<int64_t>(row) * dim + chunk + first_vector * L::kLanes;
-  L::V acc[kRows][kNumGroups][2];
+  L::V acc[kRows][kCount][2];
   HWY_UNROLL(4)
   for (int r = 0; r < kRows; ++r) {
     HWY_UNROLL(2)
-    for (int g = 0; g < kNumGroups; ++g) {
-      acc[r][g][0] = hn::LoadU(d, out + r * dim + 4 * g * L::kLanes);
-      acc[r][g][1] = hn::LoadU(d, out + r * dim + (4 * g + 2) * L::kLanes);
+    for (int u = 0; u < kCount; ++u) {
+      acc[r][u][0] = hn::LoadU(d, out + r * dim + 4 * u * L::kLanes);
+      acc[r][u][1] = hn::LoadU(d, out + r * dim + (4 * u + 2) * L::kLanes);
     }
   }
   const uint8_t* HWY_RESTRICT codes = tile.rows.data + (tile.first - tile.begin) * stride + chunk / 2;
-  const float* HWY_RESTRICT key_scales = scales.of(tile.first) + chunk / 4 + kFirstGroup * L::kLanes;
-  const float* HWY_RESTRICT p = tile.scores + row * kKeyTile + tile.first;
-  const auto add = [&](int g, hn::Vec<L::Words> words) HWY_ATTR {
-    // Each group reads the weights again: held in registers they would push sums out to memory.
-    const float* weights = p;
-    asm volatile("" : "+r"(weights));
-    const auto scale = hn::Load(d, key_scales + g * L::kLanes);
-    const auto lower = hn::Mul(L::lower(words), scale);
-    const auto upper = hn::Mul(L::upper(words), scale);
+  const float* HWY_RESTRICT weight = weights.values + (tile.first & 1) * weights.kStride;
+  const auto add = [&](int u, hn::Vec<L::Words> words) HWY_ATTR {
+    const auto lower = L::lower(words);
+    const auto upper = L::upper(words);
     HWY_UNROLL(4)
     for (int r = 0; r < kRows; ++r) {
-      const auto weight = hn::Set(d, weights[r * kKeyTile]);
-      acc[r][g][0] = hn::MulAdd(weight, lower, acc[r][g][0]);
-      acc[r][g][1] = hn::MulAdd(weight, upper, acc[r][g][1]);
+      const auto w = hn::Load(d, weight + r * L::kLanes);
+      acc[r][u][0] = hn::MulAdd(w, lower, acc[r][u][0]);
+      acc[r][u][1] = hn::MulAdd(w, upper, acc[r][u][1]);
     }
   };
   for (int32_t left = tile.last - tile.first; left > 0; --left) {
-    const L::Halves halves(L::select<kCodes>(hn::LoadU(L::Bytes(), codes)));
-    const auto words = halves.words<kFirstGroup>();
+    const L::Halves halves(L::select<kCodes>(L::load(codes)));
+    const auto words = halves.words<kFirst>();
     const auto next_words = halves.words<1>();
     add(0, words);
-    if constexpr (kNumGroups == 2) add(1, next_words);
+    if constexpr (kCount == 2) add(1, next_words);
     codes += stride;
-    key_scales += dim / 4;
-    ++p;
+    weight += weights.kStride;
   }
   HWY_UNROLL(4)
   for (int r = 0; r < kRows; ++r) {
     HWY_UNROLL(2)
-    for (int g = 0; g < kNumGroups; ++g) {
-      hn::StoreU(acc[r][g][0], d, out + r * dim + 4 * g * L::kLanes);
-      hn::StoreU(acc[r][g][1], d, out + r * dim + (4 * g + 2) * L::kLanes);
+    for (int u = 0; u < kCount; ++u) {
+      hn::StoreU(acc[r][u][0], d, out + r * dim + 4 * u * L::kLanes);
+      hn::StoreU(acc[r][u][1], d, out + r * dim + (4 * u + 2) * L::kLanes);
     }
   }
 }
@@ -161,16 +205,18 @@ HWY_INLINE void nvfp4_value_pass(const RowTile& tile, const Nvfp4Scales& scales,
 /// out += probabilities * values in lane order, for kRows rows.
 template <int kRows>
 void nvfp4_value_rows(const RowTile& tile, const Nvfp4Scales& scales, int32_t row) {
-  using Codes = E2m1Lanes::Codes;
-  for (int32_t chunk = 0; chunk < tile.dim_v; chunk += E2m1Lanes::kElements) {
+  using L = E2m1Lanes;
+  Nvfp4Weights<kRows> weights;
+  for (int32_t chunk = 0; chunk < tile.dim_v; chunk += L::kElements) {
+    weights.fill(tile, scales, row, chunk / kNvfp4Block);
     if constexpr (kRows <= 3) {
-      nvfp4_value_pass<kRows, Codes::kLow, 0, 2>(tile, scales, row, chunk);
-      nvfp4_value_pass<kRows, Codes::kHigh, 0, 2>(tile, scales, row, chunk);
+      nvfp4_value_pass<kRows, L::Codes::kLow, 0, 2>(tile, weights, row, chunk);
+      nvfp4_value_pass<kRows, L::Codes::kHigh, 0, 2>(tile, weights, row, chunk);
     } else {
-      nvfp4_value_pass<kRows, Codes::kLow, 0, 1>(tile, scales, row, chunk);
-      nvfp4_value_pass<kRows, Codes::kHigh, 0, 1>(tile, scales, row, chunk);
-      nvfp4_value_pass<kRows, Codes::kLow, 1, 1>(tile, scales, row, chunk);
-      nvfp4_value_pass<kRows, Codes::kHigh, 1, 1>(tile, scales, row, chunk);
+      nvfp4_value_pass<kRows, L::Codes::kLow, 0, 1>(tile, weights, row, chunk);
+      nvfp4_value_pass<kRows, L::Codes::kHigh, 0, 1>(tile, weights, row, chunk);
+      nvfp4_value_pass<kRows, L::Codes::kLow, 1, 1>(tile, weights, row, chunk);
+      nvfp4_value_pass<kRows, L::Codes::kHigh, 1, 1>(tile, weights, row, chunk);
     }
   }
 }

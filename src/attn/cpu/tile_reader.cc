@@ -65,57 +65,71 @@ TileReader::TileReader(const AttentionKernels& kernels, const KvCacheView& cache
       values_{.base = value_plane(kernels, cache.layout), .exact = value_plane(kernels, cache.layout.exact())} {}
 
 void TileReader::read_keys(const Rows& keys, int32_t tile, float* out, const Rows& ahead) const {
-  read(keys_, cache_.scales.k_scale(keys.head), keys, tile, out, ahead);
+  read(keys_, keys, tile, out, ahead);
 }
 
 void TileReader::read_values(const Rows& values, int32_t tile, float* out, const Rows& ahead) const {
-  read(values_, cache_.scales.v_scale(values.head), values, tile, out, ahead);
+  read(values_, values, tile, out, ahead);
 }
 
-TileReader::StepRows TileReader::step_keys(const Rows& keys, int32_t begin, float* buffer, const Rows& ahead) const {
-  return step(keys_, cache_.scales.k_scale(keys.head), keys, begin, buffer, ahead);
-}
-
-TileReader::StepRows TileReader::step_values(const Rows& values, int32_t begin, float* buffer,
-                                             const Rows& ahead) const {
-  return step(values_, cache_.scales.v_scale(values.head), values, begin, buffer, ahead);
-}
-
-TileReader::StepRows TileReader::step(const Planes& planes, float g, const Rows& rows, int32_t begin, float* buffer,
-                                      const Rows& ahead) const {
-  const Run run = run_at(planes, g, rows, rows.first);
-  if (run.plane.in_place && run.count == rows.last - rows.first && cache_.layout.page_size % 4 == 0) {
-    StepRows step{.rows = run.rows, .format = run.plane.format, .ahead = {}};
-    step.rows.data -= (rows.first - begin) * run.rows.data_stride;
-    step.rows.scales -= (rows.first - begin) * run.rows.scale_stride;
-    if (ahead.last > ahead.first) {
-      const Run next = run_at(planes, g, ahead, ahead.first);
-      if (next.count == run.count) {
-        const int64_t row_bytes = next.plane.row_bytes;
-        step.ahead = {.data = next.rows.data, .stride = next.rows.data_stride, .bytes = next.plane.row_bytes};
-        // Where the heads' rows of the page follow one another, each head asks for its share of the whole in the order
-        // of addresses: memory delivers that a third faster.
-        if (ahead.all_heads && next.plane.token_stride == row_bytes * cache_.layout.num_kv_heads) {
-          step.ahead.data += ahead.head * (next.count * row_bytes - next.plane.head_stride);
-          step.ahead.stride = row_bytes;
-        }
-        step.ahead.data -= (rows.first - begin) * step.ahead.stride;
-        if (next.plane.scale_row_bytes > 0) {
-          step.ahead.scales = next.rows.scales - (rows.first - begin) * next.rows.scale_stride;
-          step.ahead.scale_stride = next.rows.scale_stride;
-        }
-      }
-    }
-    return step;
+TileReader::Step TileReader::step(const Planes& planes, const int32_t* pages, int32_t begin, int32_t first,
+                                  int32_t last, int32_t next_last, bool all_heads) const {
+  Step step;
+  step.of_keys = &planes == &keys_;
+  step.pages = pages;
+  step.begin = begin;
+  step.first = first;
+  step.last = last;
+  const Run run = run_at(planes, {.pages = pages, .first = first, .last = last}, first);
+  step.in_place = run.plane.in_place && run.count == last - first && cache_.layout.page_size % 4 == 0;
+  if (!step.in_place) return step;
+  step.format = run.plane.format;
+  step.scaled = &run.plane == &planes.base;
+  step.rows = run.rows;
+  step.rows.data -= (first - begin) * run.rows.data_stride;
+  step.rows.scales -= (first - begin) * run.rows.scale_stride;
+  step.head_stride = run.plane.head_stride;
+  step.scale_head_stride = run.plane.scale_head_stride;
+  if (next_last <= last) return step;
+  const Run next = run_at(planes, {.pages = pages, .first = last, .last = next_last}, last);
+  if (next.count != run.count) return step;
+  const int64_t row_bytes = next.plane.row_bytes;
+  step.ahead = {.data = next.rows.data, .stride = next.rows.data_stride, .bytes = next.plane.row_bytes};
+  step.ahead_head_stride = next.plane.head_stride;
+  // Where the heads' rows of the page follow one another, each head asks for its share of the whole in the order of
+  // addresses: memory delivers that a third faster.
+  if (all_heads && next.plane.token_stride == row_bytes * cache_.layout.num_kv_heads) {
+    step.ahead.stride = row_bytes;
+    step.ahead_head_stride = next.count * row_bytes;
   }
-  read(planes, g, rows, begin, buffer, ahead);
-  return {.rows = {.data = reinterpret_cast<const uint8_t*>(buffer),
-                   .data_stride = run.plane.head_dim * int64_t{sizeof(float)}},
-          .format = KvFormat::kF32,
-          .ahead = {}};
+  step.ahead.data -= (first - begin) * step.ahead.stride;
+  if (next.plane.scale_row_bytes > 0) {
+    step.ahead.scales = next.rows.scales - (first - begin) * next.rows.scale_stride;
+    step.ahead.scale_stride = next.rows.scale_stride;
+    step.ahead_scale_head_stride = next.plane.scale_head_stride;
+  }
+  return step;
 }
 
-TileReader::Run TileReader::run_at(const Planes& planes, float g, const Rows& rows, int32_t first) const {
+void TileReader::take(const Step& step, int32_t head, float* buffer, RowTile& tile) const {
+  const Planes& planes = step.of_keys ? keys_ : values_;
+  if (!step.in_place) {
+    read(planes, {.pages = step.pages, .head = head, .first = step.first, .last = step.last}, step.begin, buffer, {});
+    tile.rows = {.data = reinterpret_cast<const uint8_t*>(buffer),
+                 .data_stride = planes.base.head_dim * int64_t{sizeof(float)}};
+    tile.ahead = {};
+    return;
+  }
+  tile.rows = step.rows;
+  tile.rows.data += head * step.head_stride;
+  tile.rows.scales += head * step.scale_head_stride;
+  tile.rows.g = step.scaled ? scale_of(planes, head) : 1.0f;
+  tile.ahead = step.ahead;
+  if (step.ahead.data != nullptr) tile.ahead.data += head * step.ahead_head_stride;
+  if (step.ahead.scales != nullptr) tile.ahead.scales += head * step.ahead_scale_head_stride;
+}
+
+TileReader::Run TileReader::run_at(const Planes& planes, const Rows& rows, int32_t first) const {
   const int32_t page_size = cache_.layout.page_size;
   const int32_t entry = rows.pages[first / page_size];
   const int32_t token = first % page_size;
@@ -130,7 +144,7 @@ TileReader::Run TileReader::run_at(const Planes& planes, float g, const Rows& ro
                    .scales = page + plane.scale_offset + rows.head * plane.scale_head_stride +
                              token * plane.scale_token_stride,
                    .scale_stride = plane.scale_token_stride,
-                   .g = is_exact ? 1.0f : g},
+                   .g = is_exact ? 1.0f : scale_of(planes, rows.head)},
           .token = token,
           .count = std::min(page_size - token, rows.last - first)};
 }
@@ -145,16 +159,15 @@ void TileReader::prefetch(const Run& run) {
   }
 }
 
-void TileReader::read(const Planes& planes, float g, const Rows& rows, int32_t tile, float* out,
-                      const Rows& ahead) const {
+void TileReader::read(const Planes& planes, const Rows& rows, int32_t tile, float* out, const Rows& ahead) const {
   int32_t next = ahead.first;
   for (int32_t first = rows.first; first < rows.last;) {
     if (next < ahead.last) {
-      const Run run = run_at(planes, g, ahead, next);
+      const Run run = run_at(planes, ahead, next);
       prefetch(run);
       next += run.count;
     }
-    const Run run = run_at(planes, g, rows, first);
+    const Run run = run_at(planes, rows, first);
     float* to = out + static_cast<int64_t>(first - tile) * run.plane.head_dim;
     if (run.plane.scattered_scale != nullptr)
       read_scattered(run.plane, run.rows, run.page, rows.head, run.token, run.count, to);

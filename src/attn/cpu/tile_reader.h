@@ -15,7 +15,6 @@ class TileReader {
     const int32_t* pages = nullptr;  ///< The request's row of the page table.
     int32_t head = 0;
     int32_t first = 0, last = 0;
-    bool all_heads = false;  ///< The same rows of all heads are read with them.
   };
 
   TileReader(const AttentionKernels& kernels, const KvCacheView& cache);
@@ -26,19 +25,35 @@ class TileReader {
   /// The same for values, and the keys that are read next.
   void read_values(const Rows& values, int32_t tile, float* out, const Rows& ahead) const;
 
-  /// Rows of a step as few query rows take them.
-  struct StepRows {
-    EncodedRows rows;  ///< From row `begin` on.
-    KvFormat format = KvFormat::kF32;
-    RowsAhead ahead;  ///< What the reader of the step should ask memory for.
-  };
-  /// Keys from `begin` on: in place where they lie in one page whose format row kernels read so, else expanded into
-  /// `buffer` [kRowStep, head_dim_k], row 0 being `begin`.
   /// Whether any step's keys, or values, are read as nvfp4: in lane order.
   bool keys_in_lane_order() const { return keys_.base.in_place && keys_.base.format == KvFormat::kNvfp4; }
   bool values_in_lane_order() const { return values_.base.in_place && values_.base.format == KvFormat::kNvfp4; }
-  StepRows step_keys(const Rows& keys, int32_t begin, float* buffer, const Rows& ahead) const;
-  StepRows step_values(const Rows& values, int32_t begin, float* buffer, const Rows& ahead) const;
+
+  /// Rows [first, last) of every head as few query rows take them, in a step from `begin` on.
+  struct Step {
+    bool of_keys = false;
+    const int32_t* pages = nullptr;
+    int32_t begin = 0, first = 0, last = 0;
+    KvFormat format = KvFormat::kF32;
+    bool in_place = false;  ///< In one page, whose format row kernels read; the rest is set then.
+    bool scaled = false;    ///< By the plane's global scale.
+    EncodedRows rows;       ///< Of head 0, from `begin` on.
+    int64_t head_stride = 0, scale_head_stride = 0;
+    RowsAhead ahead;  ///< What the reader of head 0 should ask memory for.
+    int64_t ahead_head_stride = 0, ahead_scale_head_stride = 0;
+  };
+  /// Up to `next_last` keys are read by the next step. `all_heads`: the same rows of all heads are read in turn.
+  Step key_step(const int32_t* pages, int32_t begin, int32_t first, int32_t last, int32_t next_last,
+                bool all_heads) const {
+    return step(keys_, pages, begin, first, last, next_last, all_heads);
+  }
+  Step value_step(const int32_t* pages, int32_t begin, int32_t first, int32_t last, int32_t next_last,
+                  bool all_heads) const {
+    return step(values_, pages, begin, first, last, next_last, all_heads);
+  }
+  /// Points `tile` to one head's rows of a step: in place, or expanded into `buffer` [kRowStep, head_dim], row 0 being
+  /// `begin`.
+  void take(const Step& step, int32_t head, float* buffer, RowTile& tile) const;
 
  private:
   /// One plane (K or V) of one pool.
@@ -68,10 +83,14 @@ class TileReader {
     EncodedRows rows;
     int32_t token, count;
   };
-  Run run_at(const Planes& planes, float g, const Rows& rows, int32_t first) const;
+  Run run_at(const Planes& planes, const Rows& rows, int32_t first) const;
   static void prefetch(const Run& run);
-  StepRows step(const Planes& planes, float g, const Rows& rows, int32_t begin, float* buffer, const Rows& ahead) const;
-  void read(const Planes& planes, float g, const Rows& rows, int32_t tile, float* out, const Rows& ahead) const;
+  float scale_of(const Planes& planes, int32_t head) const {
+    return &planes == &keys_ ? cache_.scales.k_scale(head) : cache_.scales.v_scale(head);
+  }
+  Step step(const Planes& planes, const int32_t* pages, int32_t begin, int32_t first, int32_t last, int32_t next_last,
+            bool all_heads) const;
+  void read(const Planes& planes, const Rows& rows, int32_t tile, float* out, const Rows& ahead) const;
   void read_scattered(const Plane& plane, EncodedRows rows, const uint8_t* page, int32_t head, int32_t token,
                       int32_t count, float* out) const;
 

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <memory>
 
 #include "attn/cpu/e4m3_table.h"
 #include "attn/kv/nvfp4.h"
@@ -20,6 +21,10 @@ int64_t aligned(int64_t floats) { return (floats + kAlignFloats - 1) / kAlignFlo
 int64_t floats_per_head(const AttnDesc& desc, const Shape& shape) {
   const int64_t dim_k = desc.layout.head_dim_k, dim_v = desc.layout.head_dim_v;
   return aligned(shape.padded_rows * (dim_k + 2 * dim_v + kKeyTile + 6) + shape.max_row_rows * (dim_k + dim_v));
+}
+
+int64_t row_tile_floats(const Shape& shape) {
+  return aligned((shape.max_heads * int64_t{sizeof(RowTile)} + int64_t{sizeof(float)} - 1) / int64_t{sizeof(float)});
 }
 
 int64_t max_head_dim(const AttnDesc& desc) { return std::max(desc.layout.head_dim_k, desc.layout.head_dim_v); }
@@ -80,6 +85,7 @@ class TileTask {
     for (int32_t h = 0; h < range_.num_heads; ++h) {
       load_queries(h);
       clear_accumulators(h);
+      if (row_wise_) scratch_.row_tiles[h] = row_tile(h);
     }
     const KeyRange keys = view_.keys_of(range_.first_token, range_.first_token + range_.num_tokens);
     for (int32_t s = 0; s < range_.num_splits; ++s) {
@@ -126,6 +132,17 @@ class TileTask {
     return row_wise_ ? buffer + int64_t{row} * dim : buffer + int64_t{row / width_} * width_ * dim + row % width_;
   }
   int32_t element_stride() const { return row_wise_ ? 1 : width_; }
+  /// Copies a row into, or out of, a [rows, dim] buffer.
+  void put_row(const float* from, float* buffer, int32_t row, int32_t dim) const {
+    float* to = row_start(buffer, row, dim);
+    if (row_wise_) return static_cast<void>(std::copy_n(from, dim, to));
+    for (int32_t i = 0; i < dim; ++i) to[i * width_] = from[i];
+  }
+  void get_row(float* buffer, int32_t row, int32_t dim, float* to) const {
+    const float* from = row_start(buffer, row, dim);
+    if (row_wise_) return static_cast<void>(std::copy_n(from, dim, to));
+    for (int32_t i = 0; i < dim; ++i) to[i] = from[i * width_];
+  }
 
   void load_queries(int32_t h) {
     const HeadState state = head(h);
@@ -142,9 +159,7 @@ class TileTask {
       const auto* q = static_cast<const uint8_t*>(context_.args.q) + index * dim_k_ * dtype_bytes(dtype);
       expand({.data = q}, 1, dim_k_, scratch_.row);
       state.bias[row] = context_.kernels.condition_query(conditioner, kv_head, dim_k_, scratch_.row);
-      float* to = row_start(state.q, row, dim_k_);
-      const int32_t stride = element_stride();
-      for (int32_t i = 0; i < dim_k_; ++i) to[i * stride] = scratch_.row[i];
+      put_row(scratch_.row, state.q, row, dim_k_);
       if (state.q_lanes != nullptr)
         context_.kernels.to_lane_order(scratch_.row, dim_k_, state.q_lanes + int64_t{row} * dim_k_);
     }
@@ -213,11 +228,7 @@ class TileTask {
   }
 
   TileReader::Rows rows(int32_t h, int32_t first, int32_t last) const {
-    return {.pages = view_.pages(),
-            .head = range_.first_head + h,
-            .first = first,
-            .last = last,
-            .all_heads = range_.num_heads == context_.desc.layout.num_kv_heads};
+    return {.pages = view_.pages(), .head = range_.first_head + h, .first = first, .last = last};
   }
 
   void run_panel_tile(int32_t h, int32_t tile, const TileReader::Rows& now, const TileReader::Rows& next) {
@@ -253,87 +264,76 @@ class TileTask {
     if (!seen.any) return;
     const int32_t page_size = context_.args.cache.layout.page_size;
     const int32_t step = page_size % 4 == 0 ? std::min(page_size, kRowStep) : kRowStep;
-    const auto for_steps = [&](auto body) {
+    const bool all_heads = range_.num_heads == context_.desc.layout.num_kv_heads;
+    const auto for_steps = [&](auto make_step, auto body) {
       for (int32_t begin = first / step * step; begin < last; begin += step) {
         const int32_t step_first = std::max(begin, first);
         const int32_t step_last = std::min(begin + step, last);
+        const TileReader::Step rows = (context_.reader.*make_step)(
+            view_.pages(), begin, step_first, step_last, std::min(2 * step_last - step_first, last_key), all_heads);
         for (int32_t h = 0; h < range_.num_heads; ++h) {
-          RowTile part = row_tile(h, tile, step_first, step_last);
+          RowTile& part = scratch_.row_tiles[h];
           part.begin = begin - tile;
-          body(h, rows(h, step_first, step_last), begin,
-               rows(h, step_last, std::min(2 * step_last - step_first, last_key)), part);
+          part.first = step_first - tile;
+          part.last = step_last - tile;
+          context_.reader.take(rows, range_.first_head + h, scratch_.expanded, part);
+          body(h, rows, part);
         }
       }
     };
-    for_steps([&](int32_t, const TileReader::Rows& keys, int32_t begin, const TileReader::Rows& next, RowTile& part) {
-      const TileReader::StepRows now = context_.reader.step_keys(keys, begin, scratch_.expanded, next);
-      take_rows(now, part);
-      context_.kernels.row_scores(now.format)(part);
+    for_steps(&TileReader::key_step, [&](int32_t, const TileReader::Step& keys, const RowTile& part) {
+      context_.kernels.row_scores(keys.format)(part);
     });
     for (int32_t h = 0; h < range_.num_heads; ++h) {
-      RowTile whole = row_tile(h, tile, first, last);
+      RowTile whole = scratch_.row_tiles[h];
       whole.visible = !seen.all || last - first < kKeyTile ? scratch_.row_bits : nullptr;
       context_.kernels.row_softmax(whole);
     }
-    for_steps(
-        [&](int32_t h, const TileReader::Rows& values, int32_t begin, const TileReader::Rows& next, RowTile& part) {
-          const TileReader::StepRows now = context_.reader.step_values(values, begin, scratch_.expanded, next);
-          take_rows(now, part);
-          if (seen.all || step_is_finite(now, values.first - begin, values.last - begin)) {
-            context_.kernels.row_values(now.format)(part);
-          } else {
-            context_.reader.read_values(values, begin, scratch_.expanded, {});
-            add_visible_values(h, 0, num_rows_, tile, values.first, values.last,
-                               scratch_.expanded + int64_t{values.first - begin} * dim_v_);
-          }
-        });
+    for_steps(&TileReader::value_step, [&](int32_t h, const TileReader::Step& values, const RowTile& part) {
+      if (seen.all || step_is_finite(values, part)) return context_.kernels.row_values(values.format)(part);
+      context_.reader.read_values(rows(h, values.first, values.last), values.begin, scratch_.expanded, {});
+      add_visible_values(h, 0, num_rows_, tile, values.first, values.last,
+                         scratch_.expanded + int64_t{values.first - values.begin} * dim_v_);
+    });
   }
 
-  static void take_rows(const TileReader::StepRows& rows, RowTile& part) {
-    part.rows = rows.rows;
-    part.ahead = rows.ahead;
-  }
-
-  /// Of rows [first, last) of a step.
-  bool step_is_finite(const TileReader::StepRows& values, int32_t first, int32_t last) const {
-    for (int32_t i = first; i < last; ++i)
-      if (!row_is_finite(values, i)) return false;
+  bool step_is_finite(const TileReader::Step& values, const RowTile& part) const {
+    for (int32_t i = part.first - part.begin; i < part.last - part.begin; ++i)
+      if (!row_is_finite(values.format, part.rows, i)) return false;
     return true;
   }
 
-  bool row_is_finite(const TileReader::StepRows& values, int32_t i) const {
-    const uint8_t* row = values.rows.data + i * values.rows.data_stride;
-    switch (values.format) {
+  bool row_is_finite(KvFormat format, const EncodedRows& rows, int32_t i) const {
+    const uint8_t* row = rows.data + i * rows.data_stride;
+    switch (format) {
       case KvFormat::kF32: return all_finite(reinterpret_cast<const float*>(row), dim_v_);
       case KvFormat::kF16: return all_finite16(row, dim_v_, 0x7c00);
       case KvFormat::kBf16: return all_finite16(row, dim_v_, 0x7f80);
       case KvFormat::kNvfp4:
-        return all_blocks_finite(values.rows.scales + i * values.rows.scale_stride, dim_v_ / kNvfp4Block,
-                                 values.rows.g);
+        return all_blocks_finite(rows.scales + i * rows.scale_stride, dim_v_ / kNvfp4Block, rows.g);
       case KvFormat::kE4m3:
       case KvFormat::kE5m2: return false;  // Never read in place.
     }
     return false;
   }
 
-  RowTile row_tile(int32_t h, int32_t tile, int32_t first, int32_t last) const {
+  /// What stays the same of a row-wise task's tiles.
+  RowTile row_tile(int32_t h) const {
     const HeadState state = head(h);
-    return {.q = state.q,
-            .q_lanes = state.q_lanes,
-            .scores = state.scores,
-            .rows = {},
-            .ahead = {},
-            .bias = state.bias,
-            .max = state.max,
-            .sum = state.sum,
-            .out = state.out,
-            .out_lanes = state.out_lanes,
-            .num_rows = num_rows_,
-            .first = first - tile,
-            .last = last - tile,
-            .dim_k = dim_k_,
-            .dim_v = dim_v_,
-            .logits = context_.logits};
+    RowTile tile;
+    tile.q = state.q;
+    tile.q_lanes = state.q_lanes;
+    tile.scores = state.scores;
+    tile.bias = state.bias;
+    tile.max = state.max;
+    tile.sum = state.sum;
+    tile.out = state.out;
+    tile.out_lanes = state.out_lanes;
+    tile.num_rows = num_rows_;
+    tile.dim_k = dim_k_;
+    tile.dim_v = dim_v_;
+    tile.logits = context_.logits;
+    return tile;
   }
 
   PanelTile panel_tile(int32_t h, int32_t panel, int32_t tile, int32_t first, int32_t last, bool masked) const {
@@ -395,9 +395,7 @@ class TileTask {
     const HeadState state = head(h);
     for (int32_t row = 0; row < num_rows_; ++row) {
       const int64_t slot = range_.first_partial + int64_t{row / group_} * context_.desc.num_q_heads + q_head(h, row);
-      const float* out = row_start(state.out, row, dim_v_);
-      float* to = context_.partial_values + slot * dim_v_;
-      for (int32_t i = 0; i < dim_v_; ++i) to[i] = out[i * element_stride()];
+      get_row(state.out, row, dim_v_, context_.partial_values + slot * dim_v_);
       context_.partial_softmax[slot] = {.max = state.max[row], .sum = state.sum[row]};
     }
   }
@@ -436,12 +434,9 @@ class TileTask {
   void finish(int32_t h) {
     const HeadState state = head(h);
     for (int32_t row = 0; row < num_rows_; ++row) {
-      const float* values = row_start(state.acc, row, dim_v_);
-      if (!row_wise_) {
-        for (int32_t i = 0; i < dim_v_; ++i) scratch_.row[i] = values[i * width_];
-        values = scratch_.row;
-      }
-      context_.sink.write(token(row), q_head(h, row), values, {.max = state.acc_max[row], .sum = state.acc_sum[row]});
+      get_row(state.acc, row, dim_v_, scratch_.row);
+      context_.sink.write(token(row), q_head(h, row), scratch_.row,
+                          {.max = state.acc_max[row], .sum = state.acc_sum[row]});
     }
   }
 
@@ -460,7 +455,7 @@ size_t Scratch::bytes(const AttnDesc& desc, const Shape& shape) {
   const int64_t rows = shape.padded_rows;
   const int64_t floats = aligned(kKeyTile * max_head_dim(desc)) + aligned(max_head_dim(desc)) +
                          aligned(2 * shape.panel_width()) + 2 * aligned(2 * rows) +
-                         shape.max_heads * floats_per_head(desc, shape);
+                         shape.max_heads * floats_per_head(desc, shape) + row_tile_floats(shape);
   return static_cast<size_t>(floats) * sizeof(float);
 }
 
@@ -479,6 +474,8 @@ Scratch::Scratch(std::byte* memory, const AttnDesc& desc, const Shape& shape) {
   panel_bits = reinterpret_cast<uint32_t*>(take(2 * rows));
   head_floats = floats_per_head(desc, shape);
   heads = take(shape.max_heads * head_floats);
+  row_tiles = reinterpret_cast<RowTile*>(take(row_tile_floats(shape)));
+  std::uninitialized_default_construct_n(row_tiles, shape.max_heads);
 }
 
 void RowMerger::start() {
