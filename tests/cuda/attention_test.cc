@@ -11,6 +11,7 @@
 #include "kvant/attn/kernel_table.h"
 #include "kvant/attn/validate.h"
 #include "support/alloc_guard.h"
+#include "support/captured_run.h"
 #include "support/compare.h"
 #include "support/device_problem.h"
 #include "support/problem_list.h"
@@ -238,36 +239,13 @@ TEST_P(DeviceAttention, ReplaysACapturedStepWithOtherLengths) {
                                      problem.args().q_offsets + problem.args().num_requests + 1);
   device.set_lengths(std::vector<int32_t>(offsets.size(), 0), std::vector<int32_t>(offsets.size() - 1, 0));
   device.clear_results();
-  cudaStream_t stream;
-  cudaGraph_t graph;
-  cudaGraphExec_t executable;
-  ASSERT_EQ(cudaStreamCreate(&stream), cudaSuccess);
-  // Global mode: an allocation or a synchronisation inside run fails the capture.
-  ASSERT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), cudaSuccess);
-  Status captured;
-  {
-    const kvant::test::AllocGuard guard;
-    captured = device.run(stream);
-    EXPECT_EQ(guard.host_allocations(), 0);
-    EXPECT_EQ(guard.cuda_calls(), 0);
-  }
-  ASSERT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
-  ASSERT_TRUE(captured.ok()) << captured.to_string();
-  size_t num_nodes = 0;
-  ASSERT_EQ(cudaGraphGetNodes(graph, nullptr, &num_nodes), cudaSuccess);
-  EXPECT_EQ(num_nodes, 1u);
-  ASSERT_EQ(cudaGraphInstantiate(&executable, graph, 0), cudaSuccess);
-  ASSERT_EQ(cudaGraphLaunch(executable, stream), cudaSuccess);
-  ASSERT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+  CapturedRun captured(device);
+  captured.replay();
   for (const std::byte byte : device.out_bytes()) ASSERT_EQ(static_cast<uint8_t>(byte), kvant::test::kNanByte);
 
   device.set_lengths(offsets, problem.spec().kv_lens);
-  ASSERT_EQ(cudaGraphLaunch(executable, stream), cudaSuccess);
-  ASSERT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+  captured.replay();
   EXPECT_TRUE(device.out_bytes() == direct);
-  EXPECT_EQ(cudaGraphExecDestroy(executable), cudaSuccess);
-  EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
-  EXPECT_EQ(cudaStreamDestroy(stream), cudaSuccess);
 }
 
 INSTANTIATE_TEST_SUITE_P(Table, DeviceAttention, ::testing::ValuesIn(device_problems()), kProblemName);

@@ -6,7 +6,7 @@
 
 #include "attn/reference/attention_reference.h"
 #include "kvant/attn/shared_runs.h"
-#include "support/alloc_guard.h"
+#include "support/captured_run.h"
 #include "support/compare.h"
 #include "support/device_problem.h"
 #include "support/problem_list.h"
@@ -210,40 +210,19 @@ TEST_P(SharedRunsFormat, ReplayACapturedStepWithOtherRuns) {
   DeviceProblem device(problem);
   device.share(none);
   ASSERT_TRUE(device.plan().ok());
-  cudaStream_t stream;
-  cudaGraph_t graph;
-  cudaGraphExec_t executable;
-  ASSERT_EQ(cudaStreamCreate(&stream), cudaSuccess);
-  ASSERT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), cudaSuccess);
-  Status captured;
-  {
-    const kvant::test::AllocGuard guard;
-    captured = device.run(stream);
-    EXPECT_EQ(guard.host_allocations(), 0);
-    EXPECT_EQ(guard.cuda_calls(), 0);
-  }
-  ASSERT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
-  ASSERT_TRUE(captured.ok()) << captured.to_string();
-  size_t num_nodes = 0;
-  ASSERT_EQ(cudaGraphGetNodes(graph, nullptr, &num_nodes), cudaSuccess);
-  EXPECT_EQ(num_nodes, 1u);
-  ASSERT_EQ(cudaGraphInstantiate(&executable, graph, 0), cudaSuccess);
+  CapturedRun captured(device);
   std::vector<std::vector<std::byte>> results;
   for (const std::vector<SharedRun>& runs : {none, found, fewer, none, found}) {
     device.share(runs);
     device.clear_results();
     ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
-    ASSERT_EQ(cudaGraphLaunch(executable, stream), cudaSuccess);
-    ASSERT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+    captured.replay();
     EXPECT_LE(kvant::test::relative_error(device.out(), expected.out), kvant::test::tensor_core_relative_error());
     results.push_back(device.out_bytes());
   }
   EXPECT_TRUE(results[0] == results[3]);
   EXPECT_TRUE(results[1] == results[4]);
   EXPECT_FALSE(results[0] == results[1]) << "sums in another order";
-  EXPECT_EQ(cudaGraphExecDestroy(executable), cudaSuccess);
-  EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
-  EXPECT_EQ(cudaStreamDestroy(stream), cudaSuccess);
 }
 
 INSTANTIATE_TEST_SUITE_P(Core, SharedRunsFormat, ::testing::Values(KvFormat::kBf16, KvFormat::kE4m3, KvFormat::kNvfp4),

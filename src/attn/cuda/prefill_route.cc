@@ -14,6 +14,8 @@
 namespace kvant::attn::cuda {
 namespace {
 
+constexpr int32_t kWidestHeadEverywhere = 256;
+
 WorkspaceCut workspace_cut(const PrefillInstance& instance, int32_t num_blocks) {
   return cut_workspace(num_blocks, instance.rows, instance.head_dim_v);
 }
@@ -93,9 +95,12 @@ Result<AttentionRoute> prefill_route(const AttnDesc& desc, const AttnLimits& lim
 Status check_prefill_images(const DeviceInfo& device) {
   for (const PrefillInstance& instance : prefill_flash_instances()) {
     if (instance.compute_capability != 0 && instance.compute_capability != device.compute_capability) continue;
+    const KernelImage image = instance.image();
+    // Heads this wide are for devices with the memory; elsewhere make_plan says what they need.
+    if (instance.head_dim_v > kWidestHeadEverywhere && image.shared_bytes > device.shared_memory_per_block) continue;
     const std::string name =
         fmt::format("prefill kernel d{}x{}_r{}", instance.head_dim_k, instance.head_dim_v, instance.rows);
-    KVANT_RETURN_IF_ERROR(check_image(name, instance.image(), device));
+    KVANT_RETURN_IF_ERROR(check_image(name, image, device));
   }
   return {};
 }
