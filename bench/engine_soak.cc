@@ -31,7 +31,7 @@ struct SoakOptions {
   int32_t sequences = 8;
   int32_t context = 1024;
   int32_t threads = 0;
-  std::string kv_memory = "6000t";  ///< Too little for all at their longest, so that requests are preempted.
+  std::string kv_memory = "1600t";  ///< Too little for all at their longest, so that requests are preempted.
   uint32_t seed = 1;
   double most_growth = 0.02;  ///< Of resident memory, between a quarter of the time and the end.
   double most_quiet = 20.0;   ///< Seconds without a token while requests run.
