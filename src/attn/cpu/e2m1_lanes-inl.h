@@ -88,14 +88,17 @@ struct E2m1Lanes {
       hn::StoreU(e3, d, lanes + 3 * kLanes);
     }
   }
-  static HWY_INLINE void from_lanes(const float* lanes, float* chunk) {
+  /// Calls put(element of the chunk, vector) for a row's elements in order, vectors of at most eight.
+  template <class Put>
+  static HWY_INLINE void from_lanes(const float* lanes, const Put& put) {
     const Floats d;
+    const hn::CappedTag<float, kRun> run;
     HWY_ALIGN float runs[4 * kLanes];
     for (int32_t u = 0; u < 2; ++u, lanes += 4 * kLanes) {
       hn::StoreInterleaved4(hn::LoadU(d, lanes), hn::LoadU(d, lanes + kLanes), hn::LoadU(d, lanes + 2 * kLanes),
                             hn::LoadU(d, lanes + 3 * kLanes), d, runs);
-      for (int32_t block = 0; block < kBlocks; ++block)
-        copy_run(runs + block * kRun, chunk + block * kNvfp4Block + u * kRun);
+      for (int32_t i = 0; i < 4 * kLanes; i += static_cast<int32_t>(hn::MaxLanes(run)))
+        put(i / kRun * kNvfp4Block + u * kRun + i % kRun, hn::Load(run, runs + i));
     }
   }
 

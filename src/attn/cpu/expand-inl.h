@@ -147,11 +147,15 @@ void expand_nvfp4(const EncodedRows& rows, int32_t num_rows, int32_t dim, float*
       const auto take = [&](int32_t vector, L::V values)
                             HWY_ATTR { hn::Store(hn::Mul(values, scale), d, lanes + vector * L::kLanes); };
       L::for_each(take, codes);
+      const auto to_row = [&](float* to) HWY_ATTR {
+        L::from_lanes(lanes, [&](int32_t i, auto values)
+                                 HWY_ATTR { hn::StoreU(values, hn::DFromV<decltype(values)>(), to + i); });
+      };
       if (count == L::kElements) {
-        L::from_lanes(lanes, out + first);
+        to_row(out + first);
       } else {
         float chunk[L::kElements];
-        L::from_lanes(lanes, chunk);
+        to_row(chunk);
         std::memcpy(out + first, chunk, static_cast<size_t>(count) * sizeof(float));
       }
     }
