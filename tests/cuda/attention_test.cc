@@ -21,18 +21,9 @@ namespace {
 
 using ::testing::HasSubstr;
 
-#define SKIP_WITHOUT_A_DEVICE() \
-  if (cuda_devices().empty()) GTEST_SKIP() << "NO CUDA DEVICE: nothing was tested"
-
 AttnDesc device_desc(KvFormat k_format, KvFormat v_format, int32_t head_dim) {
   AttnDesc desc = simple_desc(6, 2, head_dim);
-  desc.layout.k_format = k_format;
-  desc.layout.v_format = v_format;
-  desc.q_dtype = DType::kBf16;
-  if (v_format == KvFormat::kNvfp4) {
-    desc.layout.code_order = CodeOrder::kPacked;
-    desc.layout.scale_order = ScaleOrder::kLanes;
-  }
+  store_for_device(desc, k_format, v_format);
   return desc;
 }
 AttnDesc device_desc(KvFormat format, int32_t head_dim) { return device_desc(format, format, head_dim); }
@@ -258,14 +249,7 @@ TEST_P(DeviceFormat, RepeatsBitForBit) {
   Problem problem({.desc = desc, .q_lens = {1, 4, 1, 0, 2}, .kv_lens = {3000, 700, 17, 0, 1500}, .seed = 400});
   DeviceProblem device(problem);
   ASSERT_TRUE(device.plan().ok());
-  std::vector<std::byte> first;
-  for (int repeat = 0; repeat < 200; ++repeat) {
-    device.clear_results();
-    ASSERT_TRUE(device.run().ok());
-    ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
-    if (repeat == 0) first = device.out_bytes();
-    ASSERT_TRUE(device.out_bytes() == first) << "run " << repeat;
-  }
+  ASSERT_NO_FATAL_FAILURE(expect_repeats(device, 200));
 }
 
 TEST_P(DeviceFormat, RepeatsPromptsBitForBit) {
@@ -276,14 +260,7 @@ TEST_P(DeviceFormat, RepeatsPromptsBitForBit) {
     Problem problem({.desc = desc, .q_lens = {300, 4, 0, 90}, .kv_lens = {1300, 700, 0, 90}, .seed = 403});
     DeviceProblem device(problem);
     ASSERT_TRUE(device.plan().ok());
-    std::vector<std::byte> first;
-    for (int repeat = 0; repeat < 100; ++repeat) {
-      device.clear_results();
-      ASSERT_TRUE(device.run().ok());
-      ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
-      if (repeat == 0) first = device.out_bytes();
-      ASSERT_TRUE(device.out_bytes() == first) << "run " << repeat;
-    }
+    ASSERT_NO_FATAL_FAILURE(expect_repeats(device, 100));
   }
 }
 

@@ -14,17 +14,9 @@
 namespace kvant::attn::test {
 namespace {
 
-#define SKIP_WITHOUT_A_DEVICE() \
-  if (cuda_devices().empty()) GTEST_SKIP() << "NO CUDA DEVICE: nothing was tested"
-
 AttnDesc device_desc(KvFormat format) {
   AttnDesc desc = simple_desc(8, 2, 128);
-  desc.layout.k_format = desc.layout.v_format = format;
-  desc.q_dtype = DType::kBf16;
-  if (format == KvFormat::kNvfp4) {
-    desc.layout.code_order = CodeOrder::kPacked;
-    desc.layout.scale_order = ScaleOrder::kLanes;
-  }
+  store_for_device(desc, format, format);
   return desc;
 }
 
@@ -187,14 +179,7 @@ TEST_P(SharedRunsFormat, RepeatBitForBit) {
   device.share(runs_of(problem));
   ASSERT_TRUE(device.plan().ok());
   ASSERT_GE(device.made_plan().launch().shared_kernel, 0);
-  std::vector<std::byte> first;
-  for (int repeat = 0; repeat < 200; ++repeat) {
-    device.clear_results();
-    ASSERT_TRUE(device.run().ok());
-    ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
-    if (repeat == 0) first = device.out_bytes();
-    ASSERT_TRUE(device.out_bytes() == first) << "run " << repeat;
-  }
+  ASSERT_NO_FATAL_FAILURE(expect_repeats(device, 200));
 }
 
 /// Captured while nothing is shared; replayed with runs, with others, and without again.

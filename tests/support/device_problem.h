@@ -13,6 +13,20 @@
 
 namespace kvant::attn::test {
 
+#define SKIP_WITHOUT_A_DEVICE() \
+  if (kvant::cuda_devices().empty()) GTEST_SKIP() << "NO CUDA DEVICE: nothing was tested"
+
+/// bf16 queries over a cache in the orders that kernels made for decode read.
+inline void store_for_device(AttnDesc& desc, KvFormat k_format, KvFormat v_format) {
+  desc.layout.k_format = k_format;
+  desc.layout.v_format = v_format;
+  desc.q_dtype = DType::kBf16;
+  if (v_format == KvFormat::kNvfp4) {
+    desc.layout.code_order = CodeOrder::kPacked;
+    desc.layout.scale_order = ScaleOrder::kLanes;
+  }
+}
+
 /// Device memory that frees itself. A failed call fails the test that makes it.
 class DeviceBuffer {
  public:
@@ -167,5 +181,17 @@ class DeviceProblem {
   SharedRun* shared_runs_ = nullptr;
   size_t out_bytes_ = 0, lse_bytes_ = 0;
 };
+
+/// Runs a planned problem `times` times with the same bits each time.
+inline void expect_repeats(DeviceProblem& device, int times) {
+  std::vector<std::byte> first;
+  for (int repeat = 0; repeat < times; ++repeat) {
+    device.clear_results();
+    ASSERT_TRUE(device.run().ok());
+    ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    if (repeat == 0) first = device.out_bytes();
+    ASSERT_TRUE(device.out_bytes() == first) << "run " << repeat;
+  }
+}
 
 }  // namespace kvant::attn::test

@@ -6,17 +6,12 @@
 
 #include <fmt/format.h>
 
+#include "attn/common/context_parallel.h"
+
 namespace kvant::attn {
 namespace {
 
 constexpr int32_t kTileTokens = 16;
-
-/// Of the first `length` keys, those of the rank.
-int32_t owned_keys(int32_t length, const ContextParallel& cp) {
-  const int32_t cycle = cp.size * cp.interleave;
-  const int32_t rest = length % cycle - cp.rank * cp.interleave;
-  return length / cycle * cp.interleave + std::clamp(rest, 0, cp.interleave);
-}
 
 Status check(const SharedRunBatch& batch, std::span<const SharedRun> runs) {
   const size_t num_requests = batch.kv_lens.size();
@@ -64,9 +59,9 @@ class Finder {
     const int32_t length = batch_.kv_lens[r], q_len = batch_.q_offsets[r + 1] - batch_.q_offsets[r];
     if (q_len < 1) return 0;
     const ContextParallel& cp = batch_.context_parallel;
-    const int32_t keys = std::min(owned_keys(length - q_len, cp), owned_keys(length, cp) - 1);
+    const int64_t keys = std::min(local_keys(cp, length - q_len), local_keys(cp, length) - 1);
     const int32_t pages =
-        std::min<int32_t>(std::max(keys, 0) / batch_.page_size, static_cast<int32_t>(batch_.page_table_stride));
+        static_cast<int32_t>(std::min(std::max<int64_t>(keys, 0) / batch_.page_size, batch_.page_table_stride));
     const int32_t tile_pages = kTileTokens / std::gcd(kTileTokens, batch_.page_size);
     return pages / tile_pages * tile_pages;
   }

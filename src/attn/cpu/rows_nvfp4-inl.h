@@ -97,8 +97,7 @@ void nvfp4_score_rows(const RowTile& tile, const float* HWY_RESTRICT scales, int
         const auto take = [&](int32_t vector, L::V first, L::V second) HWY_ATTR {
           HWY_UNROLL(4)
           for (int r = 0; r < kRows; ++r) {
-            auto query = hn::LoadU(d, q + (r * chunks + c) * L::kElements + vector * L::kLanes);
-            asm volatile("" : "+x"(query.raw));
+            const auto query = hn::LoadU(d, q + (r * chunks + c) * L::kElements + vector * L::kLanes);
             sums[r][0] = vector == 0 ? hn::Mul(query, first) : hn::MulAdd(query, first, sums[r][0]);
             sums[r][1] = vector == 0 ? hn::Mul(query, second) : hn::MulAdd(query, second, sums[r][1]);
           }

@@ -85,7 +85,7 @@ class TileTask {
     for (int32_t h = 0; h < range_.num_heads; ++h) {
       load_queries(h);
       clear_accumulators(h);
-      if (row_wise_) scratch_.row_tiles[h] = row_tile(h);
+      if (row_wise_) std::construct_at(scratch_.row_tiles + h, row_tile(h));
     }
     const KeyRange keys = view_.keys_of(range_.first_token, range_.first_token + range_.num_tokens);
     for (int32_t s = 0; s < range_.num_splits; ++s) {
@@ -269,15 +269,15 @@ class TileTask {
       for (int32_t begin = first / step * step; begin < last; begin += step) {
         const int32_t step_first = std::max(begin, first);
         const int32_t step_last = std::min(begin + step, last);
-        const TileReader::Step rows = (context_.reader.*make_step)(
+        const TileReader::Step now = (context_.reader.*make_step)(
             view_.pages(), begin, step_first, step_last, std::min(2 * step_last - step_first, last_key), all_heads);
         for (int32_t h = 0; h < range_.num_heads; ++h) {
           RowTile& part = scratch_.row_tiles[h];
           part.begin = begin - tile;
           part.first = step_first - tile;
           part.last = step_last - tile;
-          context_.reader.take(rows, range_.first_head + h, scratch_.expanded, part);
-          body(h, rows, part);
+          context_.reader.take(now, range_.first_head + h, scratch_.expanded, part);
+          body(h, now, part);
         }
       }
     };
@@ -475,7 +475,6 @@ Scratch::Scratch(std::byte* memory, const AttnDesc& desc, const Shape& shape) {
   head_floats = floats_per_head(desc, shape);
   heads = take(shape.max_heads * head_floats);
   row_tiles = reinterpret_cast<RowTile*>(take(row_tile_floats(shape)));
-  std::uninitialized_default_construct_n(row_tiles, shape.max_heads);
 }
 
 void RowMerger::start() {

@@ -45,7 +45,7 @@ struct Scratch {
   uint32_t* panel_bits;  ///< [panels, 2, width]
   float* heads;          ///< [max_heads, head_floats]
   int64_t head_floats;
-  RowTile* row_tiles;  ///< [max_heads]
+  RowTile* row_tiles;  ///< [max_heads], of row-wise tasks, which construct theirs
 };
 
 /// Adds the results of one split after the other to a row.
