@@ -3,8 +3,10 @@
 // One iteration of `decode` is one step of all layers, each with a cache of its own; GB/s counts the bytes of K and V.
 // One iteration of `prefill` is one layer; GFLOP/s counts the scores and the weighted sums of the visible keys.
 
+#include <chrono>
 #include <cmath>
 #include <cstdint>
+#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,6 +14,7 @@
 #include <benchmark/benchmark.h>
 #include <fmt/format.h>
 
+#include "core/large_pages.h"
 #include "core/read_bandwidth.h"
 #include "engine/cache/layer_groups.h"
 #include "kvant/attn/append.h"
@@ -79,6 +82,9 @@ class LayerCache {
     args.slots = slots.data();
     args.num_tokens = num_tokens;
     status_ = append(args, stream);
+    // As the engine's caches lie, whose mappings are made before they are filled.
+    gather_large_pages(base_.data(), base_.size());
+    gather_large_pages(exact_.data(), exact_.size());
   }
 
   const Status& status() const { return status_; }
@@ -86,7 +92,7 @@ class LayerCache {
   const std::vector<int32_t>& pages() const { return pages_; }
 
  private:
-  std::vector<std::byte> base_, exact_;
+  LargePageVector<std::byte> base_, exact_;
   KvCacheView view_;
   std::vector<int32_t> pages_;
   Status status_;
@@ -155,6 +161,44 @@ void decode(benchmark::State& state, KvFormat format, bool exact_pages, int num_
       benchmark::Counter(bytes * 1e-9, benchmark::Counter::kIsIterationInvariantRate, benchmark::Counter::kIs1000);
 }
 
+/// A layer's share of a small model's weights: reading it leaves of the caches what a decode step would find there.
+class Weights {
+ public:
+  explicit Weights(ThreadPool& pool) : pool_(pool), words_(kNumLayers * kLayerWords, 1) {
+    gather_large_pages(words_.data(), words_.size() * sizeof(words_[0]));
+  }
+  void read(size_t layer) {
+    const auto sum = [&](int64_t part, int) {
+      const uint64_t* from = words_.data() + layer * kLayerWords + static_cast<size_t>(part) * kPartWords;
+      benchmark::DoNotOptimize(std::accumulate(from, from + kPartWords, uint64_t{0}));
+    };
+    pool_.parallel_for(kParts, sum);
+  }
+
+ private:
+  static constexpr size_t kParts = 16, kPartWords = 25600, kLayerWords = kParts * kPartWords;  // 3.3 MB, 98 MB in all.
+  ThreadPool& pool_;
+  LargePageVector<uint64_t> words_;
+};
+
+/// `decode` as a step meets it: weights were read before each layer. Only attention is timed.
+void decode_between_weights(benchmark::State& state, KvFormat format, bool exact_pages, int num_threads) {
+  ThreadPool pool(num_threads);
+  Weights weights(pool);
+  Step step(make_desc(format, exact_pages), 1, static_cast<int32_t>(state.range(0)), kNumLayers, Stream::on_cpu(pool));
+  for (auto _ : state) {
+    std::chrono::duration<double> attention{};
+    for (size_t layer = 0; layer < kNumLayers; ++layer) {
+      weights.read(layer);
+      const auto start = std::chrono::steady_clock::now();
+      step.run(layer);
+      attention += std::chrono::steady_clock::now() - start;
+    }
+    state.SetIterationTime(attention.count());
+  }
+  if (!step.status().ok()) return state.SkipWithError(step.status().to_string().c_str());
+}
+
 void prefill(benchmark::State& state, KvFormat format, int num_threads, int32_t q_len) {
   ThreadPool pool(num_threads);
   const auto depth = static_cast<int32_t>(state.range(0));
@@ -193,6 +237,15 @@ bool register_all() {
             ->Arg(8064)
             ->Unit(benchmark::kMillisecond)
             ->UseRealTime();
+      }
+      if (format == KvFormat::kBf16 || format == KvFormat::kNvfp4) {
+        benchmark::RegisterBenchmark(
+            fmt::format("decode_between_weights/{}/threads:{}", to_string(format), num_threads).c_str(),
+            decode_between_weights, format, info(format).quantised, num_threads)
+            ->Arg(2048)
+            ->Arg(8064)
+            ->Unit(benchmark::kMillisecond)
+            ->UseManualTime();
       }
       benchmark::RegisterBenchmark(fmt::format("verify4/{}/threads:{}", to_string(format), num_threads).c_str(), decode,
                                    format, false, num_threads, 4)

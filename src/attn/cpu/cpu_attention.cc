@@ -143,6 +143,7 @@ Status attention(const AttnDesc& desc, const AttnLimits& limits, Workspace works
   const auto scratch_of = [&](int worker) {
     return Scratch(base + memory.scratch + memory.scratch_stride * static_cast<size_t>(worker), desc, shape);
   };
+  for (int worker = 0; worker < num_threads; ++worker) scratch_of(worker).forget_queries();
   const auto view_of = [&](int32_t r) { return RequestView{.desc = desc, .args = args, .request = r}; };
 
   const auto compute = [&](int64_t task, int worker) {

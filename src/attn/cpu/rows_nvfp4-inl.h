@@ -20,60 +20,57 @@ HWY_BEFORE_NAMESPACE();
 namespace kvant::attn::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// A step's block scales times g as fp32, of keys from a multiple of four to a multiple of four.
-class Nvfp4Scales {
- public:
-  HWY_INLINE Nvfp4Scales(const RowTile& tile, int32_t dim) : first_(tile.first & ~3), blocks_(dim / kNvfp4Block) {
-    const E2m1Lanes::Floats d;
-    const hn::Repartition<uint16_t, E2m1Lanes::Floats> du16;
-    const hn::Half<decltype(du16)> half;
-    const hn::Rebind<uint8_t, decltype(du16)> du8;
-    const EncodedRows& rows = tile.rows;
-    const int32_t num_keys = ((tile.last + 3) & ~3) - first_;
-    const uint8_t* scales = rows.scales + (first_ - tile.begin) * rows.scale_stride;
-    uint8_t adjacent[kMaxBlocks];
-    if (rows.scale_stride != blocks_) {
-      for (int32_t key = 0; key < num_keys; ++key)
-        for (int32_t block = 0; block < blocks_; block += 2)
-          std::memcpy(adjacent + key * blocks_ + block, scales + key * rows.scale_stride + block, 2);
-      scales = adjacent;
-    }
-    const int32_t count = num_keys * blocks_;
-    if (convert_ordinary(scales, count, rows.g)) return;
-    const auto g = hn::Set(d, rows.g * 256.0f);
-    for (int32_t i = 0; i < count; i += 2 * E2m1Lanes::kLanes) {
-      const auto bits = fp8_to_f16_bits<true>(du16, hn::PromoteTo(du16, hn::LoadU(du8, scales + i)));
-      hn::Store(hn::Mul(promote_f16(d, hn::LowerHalf(half, bits)), g), d, values_ + i);
-      hn::Store(hn::Mul(promote_f16(d, hn::UpperHalf(half, bits)), g), d, values_ + i + E2m1Lanes::kLanes);
-    }
+inline constexpr int32_t kMaxStepBlocks = kRowStep * 512 / kNvfp4Block;
+
+/// Keys of a step whose scales are read: from a multiple of four to a multiple of four.
+inline int32_t first_scaled_key(const RowTile& tile) { return tile.first & ~3; }
+inline int32_t num_scaled_keys(const RowTile& tile) { return ((tile.last + 3) & ~3) - first_scaled_key(tile); }
+
+/// The same bits as `each_scale` with half the work, where no scale is NaN or negative and g is no giant: bits of e4m3
+/// moved up are fp32 numbers 2^120 times too small.
+template <class Put>
+HWY_INLINE bool each_ordinary_scale(const uint8_t* HWY_RESTRICT scales, int32_t count, float g, const Put& put) {
+  const E2m1Lanes::Floats d;
+  const E2m1Lanes::Words du;
+  const hn::Rebind<uint8_t, E2m1Lanes::Words> du8;
+  if (!(std::abs(g) < 128.0f)) return false;
+  const auto factor = hn::Set(d, g * 0x1p120f);
+  auto largest = hn::Zero(du);
+  for (int32_t i = 0; i < count; i += E2m1Lanes::kLanes) {
+    const auto codes = hn::PromoteTo(du, hn::LoadU(du8, scales + i));
+    largest = hn::Max(largest, codes);
+    put(i, hn::Mul(hn::BitCast(d, hn::ShiftLeft<20>(codes)), factor));
   }
+  return hn::AllTrue(du, hn::Lt(largest, hn::Set(du, 0x7fu)));
+}
 
-  /// [blocks] of one key.
-  HWY_INLINE const float* of(int32_t key) const { return values_ + (key - first_) * blocks_; }
-
-  static constexpr int32_t kMaxBlocks = kRowStep * 512 / kNvfp4Block;
-
- private:
-  /// The same bits with half the work, where no scale is NaN or negative and g is no giant: bits of e4m3 moved up are
-  /// fp32 numbers 2^120 times too small.
-  HWY_INLINE bool convert_ordinary(const uint8_t* scales, int32_t count, float g) {
-    const E2m1Lanes::Floats d;
-    const E2m1Lanes::Words du;
-    const hn::Rebind<uint8_t, E2m1Lanes::Words> du8;
-    if (!(std::abs(g) < 128.0f)) return false;
-    const auto factor = hn::Set(d, g * 0x1p120f);
-    auto largest = hn::Zero(du);
-    for (int32_t i = 0; i < count; i += E2m1Lanes::kLanes) {
-      const auto codes = hn::PromoteTo(du, hn::LoadU(du8, scales + i));
-      largest = hn::Max(largest, codes);
-      hn::Store(hn::Mul(hn::BitCast(d, hn::ShiftLeft<20>(codes)), factor), d, values_ + i);
-    }
-    return hn::AllTrue(du, hn::Lt(largest, hn::Set(du, 0x7fu)));
+/// Calls put(index, vector) for the block scales of a step, [keys, blocks], times g; once more for all of them where
+/// some are out of the ordinary.
+template <class Put>
+HWY_INLINE void each_scale(const RowTile& tile, int32_t dim, const Put& put) {
+  const E2m1Lanes::Floats d;
+  const hn::Repartition<uint16_t, E2m1Lanes::Floats> du16;
+  const hn::Half<decltype(du16)> half;
+  const hn::Rebind<uint8_t, decltype(du16)> du8;
+  const EncodedRows& rows = tile.rows;
+  const int32_t num_keys = num_scaled_keys(tile), blocks = dim / kNvfp4Block;
+  const uint8_t* scales = rows.scales + (first_scaled_key(tile) - tile.begin) * rows.scale_stride;
+  uint8_t adjacent[kMaxStepBlocks];
+  if (rows.scale_stride != blocks) {
+    for (int32_t key = 0; key < num_keys; ++key)
+      for (int32_t block = 0; block < blocks; block += 2)
+        std::memcpy(adjacent + key * blocks + block, scales + key * rows.scale_stride + block, 2);
+    scales = adjacent;
   }
-
-  const int32_t first_, blocks_;
-  HWY_ALIGN float values_[kMaxBlocks];
-};
+  const int32_t count = num_keys * blocks;
+  if (each_ordinary_scale(scales, count, rows.g, put)) return;
+  const auto g = hn::Set(d, rows.g * 256.0f);
+  for (int32_t i = 0; i < count; i += 2 * E2m1Lanes::kLanes) {
+    const auto bits = fp8_to_f16_bits<true>(du16, hn::PromoteTo(du16, hn::LoadU(du8, scales + i)));
+    put(i, hn::Mul(promote_f16(d, hn::LowerHalf(half, bits)), g));
+    put(i + E2m1Lanes::kLanes, hn::Mul(promote_f16(d, hn::UpperHalf(half, bits)), g));
+  }
+}
 
 /// Dot products of kRows queries in lane order: the elements of a key go from their codes straight into them, and sums
 /// of blocks take their scales, from [keys, chunks, lanes]. kChunks 0 = any number.
@@ -124,16 +121,12 @@ void nvfp4_score_rows(const RowTile& tile, const float* HWY_RESTRICT scales, int
 inline void nvfp4_scores(const RowTile& tile) {
   using L = E2m1Lanes;
   const L::Floats d;
-  const Nvfp4Scales scales(tile, tile.dim_k);
-  HWY_ALIGN float lanes[Nvfp4Scales::kMaxBlocks * 2];
-  const int32_t first = tile.first & ~3;
-  const int32_t chunks = (((tile.last + 3) & ~3) - first) * (tile.dim_k / L::kElements);
-  const float* blocks = scales.of(first);
-  for (int32_t i = 0; i < chunks; i += 2) {
-    const auto two = hn::Load(d, blocks + i * L::kBlocks);
-    hn::Store(L::spread<0>(two), d, lanes + i * L::kLanes);
-    hn::Store(L::spread<1>(two), d, lanes + (i + 1) * L::kLanes);
-  }
+  HWY_ALIGN float lanes[kMaxStepBlocks * 2];  // [keys, chunks, lanes]
+  static_assert(L::kLanes == 2 * L::kBlocks);
+  each_scale(tile, tile.dim_k, [&](int32_t i, L::V two_chunks) HWY_ATTR {
+    hn::Store(L::spread<0>(two_chunks), d, lanes + 2 * i);
+    hn::Store(L::spread<1>(two_chunks), d, lanes + 2 * i + L::kLanes);
+  });
   for_row_groups(tile.num_rows, [&](auto rows, int32_t row) HWY_ATTR {
     switch (tile.dim_k / L::kElements) {
       case 1: return nvfp4_score_rows<rows, 1>(tile, lanes, row);
@@ -143,20 +136,21 @@ inline void nvfp4_scores(const RowTile& tile) {
   });
 }
 
-/// Probabilities of a step times block scales of one chunk, [keys, kRows, lanes] from an even key on: values then are
-/// multiplied as their codes say.
+/// Probabilities of a step times block scales [keys, blocks] of one chunk, [keys, kRows, lanes] from an even key on:
+/// values then are multiplied as their codes say.
 template <int kRows>
 struct Nvfp4Weights {
   using L = E2m1Lanes;
   static constexpr int32_t kStride = kRows * L::kLanes;
 
-  HWY_INLINE void fill(const RowTile& tile, const Nvfp4Scales& scales, int32_t row, int32_t first_block) {
+  HWY_INLINE void fill(const RowTile& tile, const float* HWY_RESTRICT scales, int32_t row, int32_t first_block) {
     const L::Floats d;
     const hn::Half<L::Floats> half;
+    const int32_t blocks_of_key = tile.dim_v / kNvfp4Block;
+    scales += ((tile.first & ~1) - first_scaled_key(tile)) * blocks_of_key + first_block;
     float* out = values;
-    for (int32_t key = tile.first & ~1; key < tile.last; key += 2, out += 2 * kStride) {
-      const auto blocks = hn::Combine(d, hn::LoadU(half, scales.of(key + 1) + first_block),
-                                      hn::LoadU(half, scales.of(key) + first_block));
+    for (int32_t key = tile.first & ~1; key < tile.last; key += 2, out += 2 * kStride, scales += 2 * blocks_of_key) {
+      const auto blocks = hn::Combine(d, hn::LoadU(half, scales + blocks_of_key), hn::LoadU(half, scales));
       const auto first = L::spread<0>(blocks);
       const auto second = L::spread<1>(blocks);
       HWY_UNROLL(4)
@@ -223,7 +217,7 @@ HWY_INLINE void nvfp4_value_pass(const RowTile& tile, const Nvfp4Weights<kRows>&
 
 /// out += probabilities * values in lane order, for kRows rows.
 template <int kRows>
-void nvfp4_value_rows(const RowTile& tile, const Nvfp4Scales& scales, int32_t row) {
+void nvfp4_value_rows(const RowTile& tile, const float* HWY_RESTRICT scales, int32_t row) {
   using L = E2m1Lanes;
   Nvfp4Weights<kRows> weights;
   for (int32_t chunk = 0; chunk < tile.dim_v; chunk += L::kElements) {
@@ -242,7 +236,9 @@ void nvfp4_value_rows(const RowTile& tile, const Nvfp4Scales& scales, int32_t ro
 
 inline void nvfp4_values(const RowTile& tile) {
   for (int32_t key = tile.first & ~3; key < tile.last; key += 4) prefetch_ahead(tile, key, 4);
-  const Nvfp4Scales scales(tile, tile.dim_v);
+  const E2m1Lanes::Floats d;
+  HWY_ALIGN float scales[kMaxStepBlocks];  // [keys, blocks]
+  each_scale(tile, tile.dim_v, [&](int32_t i, E2m1Lanes::V blocks) HWY_ATTR { hn::Store(blocks, d, scales + i); });
   for_row_groups(tile.num_rows, [&](auto rows, int32_t row) HWY_ATTR { nvfp4_value_rows<rows>(tile, scales, row); });
 }
 

@@ -72,61 +72,59 @@ void TileReader::read_values(const Rows& values, int32_t tile, float* out, const
   read(values_, values, tile, out, ahead);
 }
 
-TileReader::Step TileReader::step(const Planes& planes, const int32_t* pages, int32_t begin, int32_t first,
-                                  int32_t last, int32_t next_last, bool all_heads) const {
-  Step step;
-  step.of_keys = &planes == &keys_;
-  step.pages = pages;
-  step.begin = begin;
-  step.first = first;
-  step.last = last;
-  const Run run = run_at(planes, {.pages = pages, .first = first, .last = last}, first);
-  step.in_place = run.plane.in_place && run.count == last - first && cache_.layout.page_size % 4 == 0;
-  if (!step.in_place) return step;
-  step.format = run.plane.format;
-  step.scaled = &run.plane == &planes.base;
-  step.rows = run.rows;
-  step.rows.data -= (first - begin) * run.rows.data_stride;
-  step.rows.scales -= (first - begin) * run.rows.scale_stride;
-  step.head_stride = run.plane.head_stride;
-  step.scale_head_stride = run.plane.scale_head_stride;
-  if (next_last <= last) return step;
-  const Run next = run_at(planes, {.pages = pages, .first = last, .last = next_last}, last);
-  if (next.count != run.count) return step;
-  const int64_t row_bytes = next.plane.row_bytes;
-  step.ahead = {.data = next.rows.data, .stride = next.rows.data_stride, .bytes = next.plane.row_bytes};
-  step.ahead_head_stride = next.plane.head_stride;
-  // Where the heads' rows of the page follow one another, each head asks for its share of the whole in the order of
-  // addresses: memory delivers that a third faster.
-  if (all_heads && next.plane.token_stride == row_bytes * cache_.layout.num_kv_heads) {
-    step.ahead.stride = row_bytes;
-    step.ahead_head_stride = next.count * row_bytes;
-  }
-  step.ahead.data -= (first - begin) * step.ahead.stride;
-  if (next.plane.scale_row_bytes > 0) {
-    step.ahead.scales = next.rows.scales - (first - begin) * next.rows.scale_stride;
-    step.ahead.scale_stride = next.rows.scale_stride;
-    step.ahead_scale_head_stride = next.plane.scale_head_stride;
-  }
-  return step;
+void StepReader::move_to(int32_t begin, int32_t first, int32_t last, int32_t next_last) {
+  begin_ = begin;
+  first_ = first;
+  last_ = last;
+  now_ = first == next_first_ ? next_ : reader_.run_at(planes_, {.pages = pages_, .first = first, .last = last}, first);
+  now_.count = std::min(reader_.cache_.layout.page_size - now_.token, last - first);
+  in_place_ = now_.plane->in_place && now_.count == last - first && reader_.pages_hold_steps();
+  next_first_ = -1;
+  ahead_.data = nullptr;
+  if (!in_place_) return;
+  now_.rows.data -= (first - begin) * now_.rows.data_stride;
+  now_.rows.scales -= (first - begin) * now_.rows.scale_stride;
+  if (next_last > last) look_ahead(next_last);
 }
 
-void TileReader::take(const Step& step, int32_t head, float* buffer, RowTile& tile) const {
-  const Planes& planes = step.of_keys ? keys_ : values_;
-  if (!step.in_place) {
-    read(planes, {.pages = step.pages, .head = head, .first = step.first, .last = step.last}, step.begin, buffer, {});
+void StepReader::look_ahead(int32_t next_last) {
+  next_ = reader_.run_at(planes_, {.pages = pages_, .first = last_, .last = next_last}, last_);
+  next_first_ = last_;
+  if (next_.count != now_.count) return;
+  const TileReader::Plane& plane = *next_.plane;
+  const int32_t skipped = first_ - begin_;
+  ahead_.stride = next_.rows.data_stride;
+  ahead_.bytes = plane.row_bytes;
+  ahead_head_stride_ = plane.head_stride;
+  // Where the heads' rows of the page follow one another, each head asks for its share of the whole in the order of
+  // addresses: memory delivers that a third faster.
+  if (all_heads_ && plane.token_stride == int64_t{plane.row_bytes} * reader_.cache_.layout.num_kv_heads) {
+    ahead_.stride = plane.row_bytes;
+    ahead_head_stride_ = int64_t{next_.count} * plane.row_bytes;
+  }
+  ahead_.data = next_.rows.data - skipped * ahead_.stride;
+  ahead_.scales = plane.scale_row_bytes > 0 ? next_.rows.scales - skipped * next_.rows.scale_stride : nullptr;
+  ahead_.scale_stride = next_.rows.scale_stride;
+}
+
+void StepReader::take(int32_t head, float* buffer, RowTile& tile) const {
+  if (!in_place_) {
+    reader_.read(planes_, {.pages = pages_, .head = head, .first = first_, .last = last_}, begin_, buffer, {});
     tile.rows = {.data = reinterpret_cast<const uint8_t*>(buffer),
-                 .data_stride = planes.base.head_dim * int64_t{sizeof(float)}};
-    tile.ahead = {};
+                 .data_stride = planes_.base.head_dim * int64_t{sizeof(float)}};
+    tile.ahead.data = nullptr;
     return;
   }
-  tile.rows = step.rows;
-  tile.rows.data += head * step.head_stride;
-  tile.rows.scales += head * step.scale_head_stride;
-  tile.rows.g = step.scaled ? scale_of(planes, head) : 1.0f;
-  tile.ahead = step.ahead;
-  if (step.ahead.data != nullptr) tile.ahead.data += head * step.ahead_head_stride;
-  if (step.ahead.scales != nullptr) tile.ahead.scales += head * step.ahead_scale_head_stride;
+  const TileReader::Plane& plane = *now_.plane;
+  tile.rows = now_.rows;
+  tile.rows.data += head * plane.head_stride;
+  tile.rows.scales += head * plane.scale_head_stride;
+  if (&plane == &planes_.base) tile.rows.g = reader_.scale_of(planes_, head);
+  tile.ahead.data = nullptr;
+  if (ahead_.data == nullptr) return;
+  tile.ahead = ahead_;
+  tile.ahead.data += head * ahead_head_stride_;
+  if (ahead_.scales != nullptr) tile.ahead.scales += head * next_.plane->scale_head_stride;
 }
 
 TileReader::Run TileReader::run_at(const Planes& planes, const Rows& rows, int32_t first) const {
@@ -137,7 +135,7 @@ TileReader::Run TileReader::run_at(const Planes& planes, const Rows& rows, int32
   const Plane& plane = is_exact ? planes.exact : planes.base;
   const KvPool& pool = is_exact ? cache_.exact : cache_.base;
   const auto* page = reinterpret_cast<const uint8_t*>(pool.data) + page_id(entry) * pool.page_stride;
-  return {.plane = plane,
+  return {.plane = &plane,
           .page = page,
           .rows = {.data = page + plane.offset + rows.head * plane.head_stride + token * plane.token_stride,
                    .data_stride = plane.token_stride,
@@ -154,7 +152,7 @@ void TileReader::prefetch(const Run& run) {
   constexpr int32_t kLine = 64;
   const uint8_t* row = run.rows.data;
   for (int32_t i = 0; i < run.count; ++i) {
-    for (int32_t byte = 0; byte < run.plane.row_bytes; byte += kLine) __builtin_prefetch(row + byte);
+    for (int32_t byte = 0; byte < run.plane->row_bytes; byte += kLine) __builtin_prefetch(row + byte);
     row += run.rows.data_stride;
   }
 }
@@ -168,11 +166,11 @@ void TileReader::read(const Planes& planes, const Rows& rows, int32_t tile, floa
       next += run.count;
     }
     const Run run = run_at(planes, rows, first);
-    float* to = out + static_cast<int64_t>(first - tile) * run.plane.head_dim;
-    if (run.plane.scattered_scale != nullptr)
-      read_scattered(run.plane, run.rows, run.page, rows.head, run.token, run.count, to);
+    float* to = out + static_cast<int64_t>(first - tile) * run.plane->head_dim;
+    if (run.plane->scattered_scale != nullptr)
+      read_scattered(*run.plane, run.rows, run.page, rows.head, run.token, run.count, to);
     else
-      run.plane.expand(run.rows, run.count, run.plane.head_dim, to);
+      run.plane->expand(run.rows, run.count, run.plane->head_dim, to);
     first += run.count;
   }
 }

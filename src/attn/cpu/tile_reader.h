@@ -29,33 +29,12 @@ class TileReader {
   bool keys_in_lane_order() const { return keys_.base.in_place && keys_.base.format == KvFormat::kNvfp4; }
   bool values_in_lane_order() const { return values_.base.in_place && values_.base.format == KvFormat::kNvfp4; }
 
-  /// Rows [first, last) of every head as few query rows take them, in a step from `begin` on.
-  struct Step {
-    bool of_keys = false;
-    const int32_t* pages = nullptr;
-    int32_t begin = 0, first = 0, last = 0;
-    KvFormat format = KvFormat::kF32;
-    bool in_place = false;  ///< In one page, whose format row kernels read; the rest is set then.
-    bool scaled = false;    ///< By the plane's global scale.
-    EncodedRows rows;       ///< Of head 0, from `begin` on.
-    int64_t head_stride = 0, scale_head_stride = 0;
-    RowsAhead ahead;  ///< What the reader of head 0 should ask memory for.
-    int64_t ahead_head_stride = 0, ahead_scale_head_stride = 0;
-  };
-  /// Up to `next_last` keys are read by the next step. `all_heads`: the same rows of all heads are read in turn.
-  Step key_step(const int32_t* pages, int32_t begin, int32_t first, int32_t last, int32_t next_last,
-                bool all_heads) const {
-    return step(keys_, pages, begin, first, last, next_last, all_heads);
-  }
-  Step value_step(const int32_t* pages, int32_t begin, int32_t first, int32_t last, int32_t next_last,
-                  bool all_heads) const {
-    return step(values_, pages, begin, first, last, next_last, all_heads);
-  }
-  /// Points `tile` to one head's rows of a step: in place, or expanded into `buffer` [kRowStep, head_dim], row 0 being
-  /// `begin`.
-  void take(const Step& step, int32_t head, float* buffer, RowTile& tile) const;
+  /// Whether the pages of the plan's size hold whole steps, so that most formats can be read in place.
+  bool pages_hold_steps() const { return cache_.layout.page_size % 4 == 0; }
 
  private:
+  friend class StepReader;
+
   /// One plane (K or V) of one pool.
   struct Plane {
     ExpandRows expand = nullptr;
@@ -78,7 +57,7 @@ class TileReader {
   };
   /// Rows of one page.
   struct Run {
-    const Plane& plane;
+    const Plane* plane;
     const uint8_t* page;
     EncodedRows rows;
     int32_t token, count;
@@ -88,14 +67,51 @@ class TileReader {
   float scale_of(const Planes& planes, int32_t head) const {
     return &planes == &keys_ ? cache_.scales.k_scale(head) : cache_.scales.v_scale(head);
   }
-  Step step(const Planes& planes, const int32_t* pages, int32_t begin, int32_t first, int32_t last, int32_t next_last,
-            bool all_heads) const;
   void read(const Planes& planes, const Rows& rows, int32_t tile, float* out, const Rows& ahead) const;
   void read_scattered(const Plane& plane, EncodedRows rows, const uint8_t* page, int32_t head, int32_t token,
                       int32_t count, float* out) const;
 
   const KvCacheView& cache_;
   Planes keys_, values_;
+};
+
+/// Reads one request's keys, or values, in the steps that few query rows take: rows of every head at once, in place
+/// where a step lies in one page whose format row kernels read.
+class StepReader {
+ public:
+  static StepReader of_keys(const TileReader& reader, const int32_t* pages, bool all_heads) {
+    return {reader, reader.keys_, pages, all_heads};
+  }
+  static StepReader of_values(const TileReader& reader, const int32_t* pages, bool all_heads) {
+    return {reader, reader.values_, pages, all_heads};
+  }
+
+  /// To rows [first, last), in a step from `begin` on; those up to `next_last` come next.
+  void move_to(int32_t begin, int32_t first, int32_t last, int32_t next_last);
+  /// Points `tile` to one head's rows: in place, or expanded into `buffer` [kRowStep, head_dim], row 0 being `begin`.
+  void take(int32_t head, float* buffer, RowTile& tile) const;
+
+  KvFormat format() const { return in_place_ ? now_.plane->format : KvFormat::kF32; }
+  int32_t begin() const { return begin_; }
+  int32_t first() const { return first_; }
+  int32_t last() const { return last_; }
+
+ private:
+  /// `all_heads`: the same rows of all heads are read in turn.
+  StepReader(const TileReader& reader, const TileReader::Planes& planes, const int32_t* pages, bool all_heads)
+      : reader_(reader), planes_(planes), pages_(pages), all_heads_(all_heads) {}
+  void look_ahead(int32_t next_last);
+
+  const TileReader& reader_;
+  const TileReader::Planes& planes_;
+  const int32_t* pages_;
+  const bool all_heads_;
+  int32_t begin_ = 0, first_ = 0, last_ = 0;
+  bool in_place_ = false;
+  TileReader::Run now_{}, next_{};  ///< Of head 0.
+  int32_t next_first_ = -1;         ///< What next_ starts with; -1 = unknown.
+  RowsAhead ahead_;                 ///< What the reader of head 0 should ask memory for.
+  int64_t ahead_head_stride_ = 0;
 };
 
 }  // namespace kvant::attn::cpu

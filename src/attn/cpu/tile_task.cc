@@ -27,6 +27,8 @@ int64_t row_tile_floats(const Shape& shape) {
   return aligned((shape.max_heads * int64_t{sizeof(RowTile)} + int64_t{sizeof(float)} - 1) / int64_t{sizeof(float)});
 }
 
+constexpr int64_t kLoadedFloats = sizeof(LoadedQueries) / sizeof(float);
+
 int64_t max_head_dim(const AttnDesc& desc) { return std::max(desc.layout.head_dim_k, desc.layout.head_dim_v); }
 
 bool all_finite(const float* values, int64_t count) {
@@ -79,11 +81,21 @@ class TileTask {
         num_rows_(range.num_tokens * context.shape.group),
         row_wise_(view_.num_tokens() * context.shape.group <= context.shape.max_row_rows),
         width_(context.shape.panel_width()),
-        num_panels_(row_wise_ ? 1 : (num_rows_ + width_ - 1) / width_) {}
+        num_panels_(row_wise_ ? 1 : (num_rows_ + width_ - 1) / width_),
+        keys_(StepReader::of_keys(context.reader, view_.pages(), takes_all_heads())),
+        values_(StepReader::of_values(context.reader, view_.pages(), takes_all_heads())) {}
 
   void run() {
+    // Splits of one request follow one another: a thread conditions the queries once for all that it takes.
+    const LoadedQueries wanted{.request = range_.request,
+                               .first_token = range_.first_token,
+                               .num_tokens = range_.num_tokens,
+                               .first_head = range_.first_head,
+                               .num_heads = range_.num_heads};
+    const bool loaded = *scratch_.loaded == wanted;
+    *scratch_.loaded = wanted;
     for (int32_t h = 0; h < range_.num_heads; ++h) {
-      load_queries(h);
+      if (!loaded) load_queries(h);
       clear_accumulators(h);
       if (row_wise_) std::construct_at(scratch_.row_tiles + h, row_tile(h));
     }
@@ -124,6 +136,7 @@ class TileTask {
     return state;
   }
 
+  bool takes_all_heads() const { return range_.num_heads == context_.desc.layout.num_kv_heads; }
   int32_t buffer_rows() const { return row_wise_ ? num_rows_ : num_panels_ * width_; }
   int32_t q_head(int32_t h, int32_t row) const { return (range_.first_head + h) * group_ + row % group_; }
   int32_t token(int32_t row) const { return view_.first_token() + range_.first_token + row / group_; }
@@ -264,42 +277,39 @@ class TileTask {
     if (!seen.any) return;
     const int32_t page_size = context_.args.cache.layout.page_size;
     const int32_t step = page_size % 4 == 0 ? std::min(page_size, kRowStep) : kRowStep;
-    const bool all_heads = range_.num_heads == context_.desc.layout.num_kv_heads;
-    const auto for_steps = [&](auto make_step, auto body) {
+    const auto for_steps = [&](StepReader& reader, auto kernel_of, const auto& body) {
       for (int32_t begin = first / step * step; begin < last; begin += step) {
         const int32_t step_first = std::max(begin, first);
         const int32_t step_last = std::min(begin + step, last);
-        const TileReader::Step now = (context_.reader.*make_step)(
-            view_.pages(), begin, step_first, step_last, std::min(2 * step_last - step_first, last_key), all_heads);
+        reader.move_to(begin, step_first, step_last, std::min(2 * step_last - step_first, last_key));
+        const RowKernel kernel = kernel_of(reader.format());
         for (int32_t h = 0; h < range_.num_heads; ++h) {
           RowTile& part = scratch_.row_tiles[h];
           part.begin = begin - tile;
           part.first = step_first - tile;
           part.last = step_last - tile;
-          context_.reader.take(now, range_.first_head + h, scratch_.expanded, part);
-          body(h, now, part);
+          reader.take(range_.first_head + h, scratch_.expanded, part);
+          body(h, part, kernel);
         }
       }
     };
-    for_steps(&TileReader::key_step, [&](int32_t, const TileReader::Step& keys, const RowTile& part) {
-      context_.kernels.row_scores(keys.format)(part);
-    });
+    for_steps(keys_, context_.kernels.row_scores, [](int32_t, const RowTile& part, RowKernel kernel) { kernel(part); });
     for (int32_t h = 0; h < range_.num_heads; ++h) {
       RowTile whole = scratch_.row_tiles[h];
       whole.visible = !seen.all || last - first < kKeyTile ? scratch_.row_bits : nullptr;
       context_.kernels.row_softmax(whole);
     }
-    for_steps(&TileReader::value_step, [&](int32_t h, const TileReader::Step& values, const RowTile& part) {
-      if (seen.all || step_is_finite(values, part)) return context_.kernels.row_values(values.format)(part);
-      context_.reader.read_values(rows(h, values.first, values.last), values.begin, scratch_.expanded, {});
-      add_visible_values(h, 0, num_rows_, tile, values.first, values.last,
-                         scratch_.expanded + int64_t{values.first - values.begin} * dim_v_);
+    for_steps(values_, context_.kernels.row_values, [&](int32_t h, const RowTile& part, RowKernel kernel) {
+      if (seen.all || step_is_finite(part)) return kernel(part);
+      context_.reader.read_values(rows(h, values_.first(), values_.last()), values_.begin(), scratch_.expanded, {});
+      add_visible_values(h, 0, num_rows_, tile, values_.first(), values_.last(),
+                         scratch_.expanded + int64_t{values_.first() - values_.begin()} * dim_v_);
     });
   }
 
-  bool step_is_finite(const TileReader::Step& values, const RowTile& part) const {
+  bool step_is_finite(const RowTile& part) const {
     for (int32_t i = part.first - part.begin; i < part.last - part.begin; ++i)
-      if (!row_is_finite(values.format, part.rows, i)) return false;
+      if (!row_is_finite(values_.format(), part.rows, i)) return false;
     return true;
   }
 
@@ -447,6 +457,7 @@ class TileTask {
   const int32_t dim_k_, dim_v_, group_, num_rows_;
   const bool row_wise_;
   const int32_t width_, num_panels_;
+  StepReader keys_, values_;  ///< Of row-wise tasks.
 };
 
 }  // namespace
@@ -455,7 +466,8 @@ size_t Scratch::bytes(const AttnDesc& desc, const Shape& shape) {
   const int64_t rows = shape.padded_rows;
   const int64_t floats = aligned(kKeyTile * max_head_dim(desc)) + aligned(max_head_dim(desc)) +
                          aligned(2 * shape.panel_width()) + 2 * aligned(2 * rows) +
-                         shape.max_heads * floats_per_head(desc, shape) + row_tile_floats(shape);
+                         shape.max_heads * floats_per_head(desc, shape) + row_tile_floats(shape) +
+                         aligned(kLoadedFloats);
   return static_cast<size_t>(floats) * sizeof(float);
 }
 
@@ -475,7 +487,10 @@ Scratch::Scratch(std::byte* memory, const AttnDesc& desc, const Shape& shape) {
   head_floats = floats_per_head(desc, shape);
   heads = take(shape.max_heads * head_floats);
   row_tiles = reinterpret_cast<RowTile*>(take(row_tile_floats(shape)));
+  loaded = reinterpret_cast<LoadedQueries*>(take(kLoadedFloats));
 }
+
+void Scratch::forget_queries() const { std::construct_at(loaded); }
 
 void RowMerger::start() {
   std::fill_n(values, head_dim_v, 0.0f);

@@ -33,10 +33,20 @@ struct TaskRange {
   int64_t first_partial = -1;  ///< Where this split's results go; -1 = the task finishes its rows itself.
 };
 
+/// Whose conditioned queries lie in a thread's scratch memory.
+struct LoadedQueries {
+  int32_t request = -1;  ///< -1 = nobody's.
+  int32_t first_token = 0, num_tokens = 0;
+  int32_t first_head = 0, num_heads = 0;
+  friend bool operator==(const LoadedQueries&, const LoadedQueries&) = default;
+};
+
 /// Scratch memory of one thread.
 struct Scratch {
   static size_t bytes(const AttnDesc& desc, const Shape& shape);
   Scratch(std::byte* memory, const AttnDesc& desc, const Shape& shape);
+  /// Before the first task of a run.
+  void forget_queries() const;
 
   float* expanded;       ///< [kKeyTile, max head_dim]
   float* row;            ///< [max head_dim]
@@ -46,6 +56,7 @@ struct Scratch {
   float* heads;          ///< [max_heads, head_floats]
   int64_t head_floats;
   RowTile* row_tiles;  ///< [max_heads], of row-wise tasks, which construct theirs
+  LoadedQueries* loaded;
 };
 
 /// Adds the results of one split after the other to a row.
