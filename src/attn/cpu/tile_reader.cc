@@ -1,6 +1,7 @@
 #include "attn/cpu/tile_reader.h"
 
 #include <algorithm>
+#include <bit>
 
 namespace kvant::attn::cpu {
 
@@ -61,6 +62,9 @@ TileReader::Plane TileReader::value_plane(const AttentionKernels& kernels, const
 
 TileReader::TileReader(const AttentionKernels& kernels, const KvCacheView& cache)
     : cache_(cache),
+      page_shift_(std::has_single_bit(static_cast<uint32_t>(cache.layout.page_size))
+                      ? std::countr_zero(static_cast<uint32_t>(cache.layout.page_size))
+                      : -1),
       keys_{.base = key_plane(kernels, cache.layout), .exact = key_plane(kernels, cache.layout.exact())},
       values_{.base = value_plane(kernels, cache.layout), .exact = value_plane(kernels, cache.layout.exact())} {}
 
@@ -76,75 +80,56 @@ void StepReader::move_to(int32_t begin, int32_t first, int32_t last, int32_t nex
   begin_ = begin;
   first_ = first;
   last_ = last;
-  now_ = first == next_first_ ? next_ : reader_.run_at(planes_, {.pages = pages_, .first = first, .last = last}, first);
-  now_.count = std::min(reader_.cache_.layout.page_size - now_.token, last - first);
-  in_place_ = now_.plane->in_place && now_.count == last - first && reader_.pages_hold_steps();
+  const TileReader::Place now = first == next_first_ ? next_ : reader_.place_of(planes_, pages_, first);
   next_first_ = -1;
-  ahead_.data = nullptr;
+  ahead_data_ = nullptr;
+  plane_ = now.plane;
+  in_place_ =
+      plane_->in_place && rows_in_page(now, last - first) == last - first && reader_.cache_.layout.page_size % 4 == 0;
   if (!in_place_) return;
-  now_.rows.data -= (first - begin) * now_.rows.data_stride;
-  now_.rows.scales -= (first - begin) * now_.rows.scale_stride;
+  const int64_t token = now.token - (first - begin);
+  data_ = now.page + plane_->offset + token * plane_->token_stride;
+  scales_ = now.page + plane_->scale_offset + token * plane_->scale_token_stride;
   if (next_last > last) look_ahead(next_last);
 }
 
 void StepReader::look_ahead(int32_t next_last) {
-  next_ = reader_.run_at(planes_, {.pages = pages_, .first = last_, .last = next_last}, last_);
+  const TileReader::Place next = reader_.place_of(planes_, pages_, last_);
+  next_ = next;
   next_first_ = last_;
-  if (next_.count != now_.count) return;
-  const TileReader::Plane& plane = *next_.plane;
-  const int32_t skipped = first_ - begin_;
-  ahead_.stride = next_.rows.data_stride;
-  ahead_.bytes = plane.row_bytes;
-  ahead_head_stride_ = plane.head_stride;
+  const int32_t count = rows_in_page(next, next_last - last_);
+  if (count != last_ - first_) return;
+  const TileReader::Plane& plane = *next.plane;
   // Where the heads' rows of the page follow one another, each head asks for its share of the whole in the order of
   // addresses: memory delivers that a third faster.
-  if (all_heads_ && plane.token_stride == int64_t{plane.row_bytes} * reader_.cache_.layout.num_kv_heads) {
-    ahead_.stride = plane.row_bytes;
-    ahead_head_stride_ = int64_t{next_.count} * plane.row_bytes;
-  }
-  ahead_.data = next_.rows.data - skipped * ahead_.stride;
-  ahead_.scales = plane.scale_row_bytes > 0 ? next_.rows.scales - skipped * next_.rows.scale_stride : nullptr;
-  ahead_.scale_stride = next_.rows.scale_stride;
+  const bool shares = all_heads_ && plane.token_stride == int64_t{plane.row_bytes} * reader_.cache_.layout.num_kv_heads;
+  ahead_stride_ = shares ? plane.row_bytes : plane.token_stride;
+  ahead_head_stride_ = shares ? int64_t{count} * plane.row_bytes : plane.head_stride;
+  const int32_t skipped = first_ - begin_;
+  ahead_data_ = next.page + plane.offset + next.token * plane.token_stride - skipped * ahead_stride_;
+  ahead_scales_ = next.page + plane.scale_offset + (next.token - skipped) * plane.scale_token_stride;
 }
 
-void StepReader::take(int32_t head, float* buffer, RowTile& tile) const {
-  if (!in_place_) {
-    reader_.read(planes_, {.pages = pages_, .head = head, .first = first_, .last = last_}, begin_, buffer, {});
-    tile.rows = {.data = reinterpret_cast<const uint8_t*>(buffer),
-                 .data_stride = planes_.base.head_dim * int64_t{sizeof(float)}};
-    tile.ahead.data = nullptr;
-    return;
-  }
-  const TileReader::Plane& plane = *now_.plane;
-  tile.rows = now_.rows;
-  tile.rows.data += head * plane.head_stride;
-  tile.rows.scales += head * plane.scale_head_stride;
-  if (&plane == &planes_.base) tile.rows.g = reader_.scale_of(planes_, head);
+void StepReader::expand(int32_t head, float* buffer, RowTile& tile) const {
+  reader_.read(planes_, {.pages = pages_, .head = head, .first = first_, .last = last_}, begin_, buffer, {});
+  tile.rows = {.data = reinterpret_cast<const uint8_t*>(buffer),
+               .data_stride = planes_.base.head_dim * int64_t{sizeof(float)}};
   tile.ahead.data = nullptr;
-  if (ahead_.data == nullptr) return;
-  tile.ahead = ahead_;
-  tile.ahead.data += head * ahead_head_stride_;
-  if (ahead_.scales != nullptr) tile.ahead.scales += head * next_.plane->scale_head_stride;
 }
 
 TileReader::Run TileReader::run_at(const Planes& planes, const Rows& rows, int32_t first) const {
-  const int32_t page_size = cache_.layout.page_size;
-  const int32_t entry = rows.pages[first / page_size];
-  const int32_t token = first % page_size;
-  const bool is_exact = is_exact_page(entry);
-  const Plane& plane = is_exact ? planes.exact : planes.base;
-  const KvPool& pool = is_exact ? cache_.exact : cache_.base;
-  const auto* page = reinterpret_cast<const uint8_t*>(pool.data) + page_id(entry) * pool.page_stride;
+  const Place place = place_of(planes, rows.pages, first);
+  const Plane& plane = *place.plane;
   return {.plane = &plane,
-          .page = page,
-          .rows = {.data = page + plane.offset + rows.head * plane.head_stride + token * plane.token_stride,
+          .page = place.page,
+          .rows = {.data = place.page + plane.offset + rows.head * plane.head_stride + place.token * plane.token_stride,
                    .data_stride = plane.token_stride,
-                   .scales = page + plane.scale_offset + rows.head * plane.scale_head_stride +
-                             token * plane.scale_token_stride,
+                   .scales = place.page + plane.scale_offset + rows.head * plane.scale_head_stride +
+                             place.token * plane.scale_token_stride,
                    .scale_stride = plane.scale_token_stride,
-                   .g = is_exact ? 1.0f : scale_of(planes, rows.head)},
-          .token = token,
-          .count = std::min(page_size - token, rows.last - first)};
+                   .g = &plane == &planes.exact ? 1.0f : scale_of(planes, rows.head)},
+          .token = place.token,
+          .count = std::min(cache_.layout.page_size - place.token, rows.last - first)};
 }
 
 /// Scales are few and lie close together: hardware fetches those.

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "attn/cpu/attention_kernels.h"
@@ -29,9 +30,6 @@ class TileReader {
   bool keys_in_lane_order() const { return keys_.base.in_place && keys_.base.format == KvFormat::kNvfp4; }
   bool values_in_lane_order() const { return values_.base.in_place && values_.base.format == KvFormat::kNvfp4; }
 
-  /// Whether the pages of the plan's size hold whole steps, so that most formats can be read in place.
-  bool pages_hold_steps() const { return cache_.layout.page_size % 4 == 0; }
-
  private:
   friend class StepReader;
 
@@ -55,6 +53,21 @@ class TileReader {
   struct Planes {
     Plane base, exact;
   };
+  /// Where a key lies.
+  struct Place {
+    const Plane* plane;
+    const uint8_t* page;
+    int32_t token;
+  };
+  Place place_of(const Planes& planes, const int32_t* pages, int32_t key) const {
+    const int32_t page_size = cache_.layout.page_size;
+    const int32_t index = page_shift_ >= 0 ? key >> page_shift_ : key / page_size;
+    const bool is_exact = is_exact_page(pages[index]);
+    const KvPool& pool = is_exact ? cache_.exact : cache_.base;
+    return {.plane = is_exact ? &planes.exact : &planes.base,
+            .page = reinterpret_cast<const uint8_t*>(pool.data) + page_id(pages[index]) * pool.page_stride,
+            .token = key - index * page_size};
+  }
   /// Rows of one page.
   struct Run {
     const Plane* plane;
@@ -72,6 +85,7 @@ class TileReader {
                       int32_t count, float* out) const;
 
   const KvCacheView& cache_;
+  const int32_t page_shift_;  ///< Of a page size that is a power of two; -1 = none.
   Planes keys_, values_;
 };
 
@@ -89,9 +103,24 @@ class StepReader {
   /// To rows [first, last), in a step from `begin` on; those up to `next_last` come next.
   void move_to(int32_t begin, int32_t first, int32_t last, int32_t next_last);
   /// Points `tile` to one head's rows: in place, or expanded into `buffer` [kRowStep, head_dim], row 0 being `begin`.
-  void take(int32_t head, float* buffer, RowTile& tile) const;
+  void take(int32_t head, float* buffer, RowTile& tile) const {
+    if (!in_place_) return expand(head, buffer, tile);
+    tile.rows.data = data_ + head * plane_->head_stride;
+    tile.rows.data_stride = plane_->token_stride;
+    tile.rows.scales = scales_ + head * plane_->scale_head_stride;
+    tile.rows.scale_stride = plane_->scale_token_stride;
+    tile.rows.g = plane_ == &planes_.base ? reader_.scale_of(planes_, head) : 1.0f;
+    tile.ahead.data = nullptr;
+    if (ahead_data_ == nullptr) return;
+    tile.ahead.data = ahead_data_ + head * ahead_head_stride_;
+    tile.ahead.stride = ahead_stride_;
+    tile.ahead.bytes = next_.plane->row_bytes;
+    const bool scaled = next_.plane->scale_row_bytes > 0;
+    tile.ahead.scales = scaled ? ahead_scales_ + head * next_.plane->scale_head_stride : nullptr;
+    tile.ahead.scale_stride = next_.plane->scale_token_stride;
+  }
 
-  KvFormat format() const { return in_place_ ? now_.plane->format : KvFormat::kF32; }
+  KvFormat format() const { return in_place_ ? plane_->format : KvFormat::kF32; }
   int32_t begin() const { return begin_; }
   int32_t first() const { return first_; }
   int32_t last() const { return last_; }
@@ -101,6 +130,10 @@ class StepReader {
   StepReader(const TileReader& reader, const TileReader::Planes& planes, const int32_t* pages, bool all_heads)
       : reader_(reader), planes_(planes), pages_(pages), all_heads_(all_heads) {}
   void look_ahead(int32_t next_last);
+  void expand(int32_t head, float* buffer, RowTile& tile) const;
+  int32_t rows_in_page(const TileReader::Place& place, int32_t wanted) const {
+    return std::min(reader_.cache_.layout.page_size - place.token, wanted);
+  }
 
   const TileReader& reader_;
   const TileReader::Planes& planes_;
@@ -108,10 +141,13 @@ class StepReader {
   const bool all_heads_;
   int32_t begin_ = 0, first_ = 0, last_ = 0;
   bool in_place_ = false;
-  TileReader::Run now_{}, next_{};  ///< Of head 0.
-  int32_t next_first_ = -1;         ///< What next_ starts with; -1 = unknown.
-  RowsAhead ahead_;                 ///< What the reader of head 0 should ask memory for.
-  int64_t ahead_head_stride_ = 0;
+  const TileReader::Plane* plane_ = nullptr;
+  const uint8_t *data_ = nullptr, *scales_ = nullptr;  ///< Of head 0 at `begin`.
+  TileReader::Place next_{};
+  int32_t next_first_ = -1;  ///< The key of next_; -1 = none.
+  /// What the reader of head 0 should ask memory for; null = nothing.
+  const uint8_t *ahead_data_ = nullptr, *ahead_scales_ = nullptr;
+  int64_t ahead_stride_ = 0, ahead_head_stride_ = 0;
 };
 
 }  // namespace kvant::attn::cpu
