@@ -68,12 +68,12 @@ function(kvant_kernel_instances kernel folder type)
   set(kvant_kernel_sources ${kvant_kernel_sources} ${file} PARENT_SCOPE)
 endfunction()
 
-# Spills, all outside the loop over tiles: up to 36 bytes of kernels with one row tile, and of four row tiles with exact
-# pages.
+# Spills, but for one load of nvfp4 with exact pages all outside the loops over tiles: up to 64 bytes of kernels with one
+# row tile, twice that with exact pages, and of four row tiles with exact pages.
 # Exact pages have a quantised base, so bf16 needs no variant for them. Base formats f16 and e5m2, mixed formats and the
 # other head dims are not instantiated yet; the kernel table refuses them.
 kvant_instantiate(decode_splitkv generic TRAITS DecodeTraits
-  KV bf16:Bf16 HEAD_DIMS 64 128 ROW_TILES 1 2 4 EXACT false)
+  KV bf16:Bf16 HEAD_DIMS 64 128 ROW_TILES 1 2 4 EXACT false SPILLS bf16_d64 bf16_d128)
 kvant_instantiate(decode_splitkv generic TRAITS DecodeTraits
   KV e4m3:E4m3 nvfp4:Nvfp4Packed HEAD_DIMS 64 128 ROW_TILES 1 2 4 EXACT false true SPILLS e4m3_d64 e4m3_d128 nvfp4_d64 nvfp4_d128)
 kvant_kernel_instances(decode_splitkv generic DecodeInstance)

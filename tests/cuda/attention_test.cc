@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <memory>
 #include <set>
 #include <string>
 #include <utility>
@@ -8,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "attn/reference/attention_reference.h"
+#include "kvant/attn/append.h"
 #include "kvant/attn/kernel_table.h"
 #include "kvant/attn/validate.h"
 #include "support/alloc_guard.h"
@@ -190,9 +192,8 @@ bool is_left_out(const Status& planned) {
 
 class DeviceAttention : public ::testing::TestWithParam<NamedSpec> {};
 
-TEST_P(DeviceAttention, MatchesTheOracle) {
-  SKIP_WITHOUT_A_DEVICE();
-  Problem problem(GetParam().spec);
+void expect_the_oracle(const ProblemSpec& spec) {
+  Problem problem(spec);
   const auto expected = reference::attention(problem.desc(), problem.args());
   DeviceProblem device(problem);
   const Status planned = device.plan();
@@ -206,11 +207,16 @@ TEST_P(DeviceAttention, MatchesTheOracle) {
     const std::vector<float> out = device.out();
     for (size_t i = 0; i < out.size(); ++i) ASSERT_TRUE(std::isfinite(out[i])) << "element " << i;
     const double error = kvant::test::relative_error(out, expected.out);
-    RecordProperty("relative_error", fmt::format("{:.2e}", error));
+    ::testing::Test::RecordProperty("relative_error", fmt::format("{:.2e}", error));
     EXPECT_LE(error, kvant::test::tensor_core_relative_error());
     const bool conditioned = problem.desc().conditioning != KeyConditioning::kNone;
     EXPECT_TRUE(kvant::test::close_to(device.lse(), expected.lse, kvant::test::tensor_core_lse_tolerance(conditioned)));
   }
+}
+
+TEST_P(DeviceAttention, MatchesTheOracle) {
+  SKIP_WITHOUT_A_DEVICE();
+  expect_the_oracle(GetParam().spec);
 }
 
 /// Captured while the batch is padding alone; replayed after other lengths were written to device memory.
@@ -250,6 +256,95 @@ TEST_P(DeviceFormat, RepeatsBitForBit) {
   DeviceProblem device(problem);
   ASSERT_TRUE(device.plan().ok());
   ASSERT_NO_FATAL_FAILURE(expect_repeats(device, 200));
+}
+
+/// Kernels start before the one before them has ended, and guess lengths and pages meanwhile. Here that one is an
+/// append to bf16 "pages" that hold the lengths and the page table, and it changes them each time.
+void expect_lengths_of_the_kernel_before(const AttnDesc& desc, size_t num_requests, int32_t length) {
+  const std::vector<int32_t> lengths[] = {std::vector<int32_t>(num_requests, length),
+                                          std::vector<int32_t>(num_requests, length / 2 / 16 * 16)};
+  Problem problem({.desc = desc, .q_lens = std::vector<int32_t>(num_requests, 1), .kv_lens = lengths[0], .seed = 402});
+  DeviceProblem device(problem);
+  ASSERT_TRUE(device.plan().ok());
+  std::vector<int32_t> tables[] = {problem.page_table(), problem.page_table()};
+  const auto stride = static_cast<size_t>(problem.args().page_table_stride);
+  for (size_t r = 0; r < num_requests; ++r) {
+    const auto first = tables[1].begin() + static_cast<ptrdiff_t>(r * stride);
+    std::reverse(first, first + length / desc.layout.page_size);
+  }
+  const KvLayout words = {.k_format = KvFormat::kBf16,
+                          .v_format = KvFormat::kBf16,
+                          .head_dim_k = 256,
+                          .head_dim_v = 256,
+                          .num_kv_heads = 1,
+                          .page_size = 16};
+  constexpr size_t kWords = 128;  // In a row.
+  ASSERT_LE(tables[0].size(), kWords);
+  const DeviceBuffer page(static_cast<size_t>(words.page_bytes()), 0), slot(sizeof(int64_t), 0);
+  const DeviceBuffer inputs(sizeof(int32_t) * kWords * 4, 0);
+  AttnArgs args = device.args();
+  args.kv_lens = reinterpret_cast<int32_t*>(page.data() + words.k_row(0, 0));
+  args.page_table = reinterpret_cast<int32_t*>(page.data() + words.v_row(0, 0));
+  AppendArgs writes[2];
+  for (size_t i = 0; i < 2; ++i) {
+    std::byte *k = inputs.data() + 2 * i * kWords * sizeof(int32_t), *v = k + kWords * sizeof(int32_t);
+    ASSERT_EQ(cudaMemcpy(k, lengths[i].data(), num_requests * sizeof(int32_t), cudaMemcpyHostToDevice), cudaSuccess);
+    ASSERT_EQ(cudaMemcpy(v, tables[i].data(), tables[i].size() * sizeof(int32_t), cudaMemcpyHostToDevice), cudaSuccess);
+    writes[i].cache.layout = words;
+    writes[i].cache.base = {.data = page.data(), .num_pages = 1, .page_stride = words.page_bytes()};
+    writes[i].k = k, writes[i].v = v;
+    writes[i].dtype = DType::kBf16;
+    writes[i].slots = reinterpret_cast<const int64_t*>(slot.data());
+    writes[i].num_tokens = 1;
+  }
+  constexpr size_t kSteps = 64;
+  const size_t bytes = device.out_bytes().size();
+  const DeviceBuffer out(bytes * (kSteps + 2));
+  cudaStream_t cuda = nullptr;
+  ASSERT_EQ(cudaStreamCreate(&cuda), cudaSuccess);
+  const std::unique_ptr<CUstream_st, decltype(&cudaStreamDestroy)> owner(cuda, &cudaStreamDestroy);
+  const Stream stream = Stream::on_cuda(cuda);
+  const auto step = [&](size_t i, size_t to) {
+    args.out = out.data() + to * bytes;
+    EXPECT_TRUE(append(writes[i], stream).ok());
+    return to < 2 ? cudaDeviceSynchronize() : cudaSuccess;
+  };
+  for (size_t i = 0; i < 2; ++i) {  // What is right: nothing overlaps.
+    ASSERT_EQ(step(i, i), cudaSuccess);
+    ASSERT_TRUE(run(device.made_plan(), args, stream).ok());
+    ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+  }
+  for (size_t i = 0; i < kSteps; ++i) {
+    ASSERT_EQ(step(i % 2, i + 2), cudaSuccess);
+    ASSERT_TRUE(run(device.made_plan(), args, stream).ok());
+  }
+  std::vector<std::byte> all(bytes * (kSteps + 2));
+  ASSERT_EQ(cudaMemcpy(all.data(), out.data(), all.size(), cudaMemcpyDeviceToHost), cudaSuccess);
+  const auto result = [&](size_t i) {
+    const auto first = all.begin() + static_cast<ptrdiff_t>(i * bytes);
+    return std::vector<std::byte>(first, first + static_cast<ptrdiff_t>(bytes));
+  };
+  EXPECT_FALSE(result(0) == result(1));
+  for (size_t i = 0; i < kSteps; ++i) EXPECT_TRUE(result(i + 2) == result(i % 2)) << "step " << i;
+}
+
+TEST_P(DeviceFormat, TakesLengthsThatTheKernelBeforeItWrites) {
+  SKIP_WITHOUT_A_DEVICE();
+  expect_lengths_of_the_kernel_before(device_desc(GetParam(), 128), 1, 704);
+  expect_lengths_of_the_kernel_before(device_desc(GetParam(), 128), 5, 336);
+}
+
+/// Items of about a block each, whose exact pages are more tiles than one of its warps lists.
+TEST(DeviceExactPages, MayBeMostPages) {
+  SKIP_WITHOUT_A_DEVICE();
+  AttnDesc desc = device_desc(KvFormat::kE4m3, 64);
+  desc.num_q_heads = 16, desc.layout.num_kv_heads = 8;
+  desc.exact_pages = true;
+  expect_the_oracle({.desc = desc,
+                     .q_lens = std::vector<int32_t>(34, 8),
+                     .kv_lens = std::vector<int32_t>(34, 2140),
+                     .head_tokens = 2140,
+                     .seed = 403});
 }
 
 TEST_P(DeviceFormat, RepeatsPromptsBitForBit) {

@@ -114,8 +114,8 @@ struct AttnLaunch {
   bool is_prefill = false;
   /// Of the kernel for runs that are given shared_runs; none where shared_kernel is negative.
   int32_t shared_kernel = -1, shared_num_blocks = 0, shared_kernel_bytes = 0;
-  /// Blocks where two or four of them form a cluster; 0 where they cannot.
-  std::array<int32_t, 2> cluster_blocks{};
+  /// Blocks where two, four or eight of them form a cluster; 0 where they cannot.
+  std::array<int32_t, 3> cluster_blocks{};
 };
 
 /// A checked configuration and the kernel chosen for it. Copyable; holds no memory of its own.

@@ -1,7 +1,7 @@
 #include "attn/cuda/backend.h"
 
-#include <algorithm>
 #include <array>
+#include <bit>
 #include <cstdint>
 
 #include <fmt/format.h>
@@ -57,11 +57,11 @@ Result<AttentionRoute> decode_route(const AttnDesc& desc, const AttnLimits& limi
   AttentionRoute route;
   route.launch = {.kernel = index, .num_blocks = num_blocks, .shared_bytes = shared_bytes};
   if (device.compute_capability >= 90 && instance.row_tiles <= 2) {
-    std::array<int32_t, 2>& blocks = route.launch.cluster_blocks;
+    KVANT_FAIL_IF_ERROR(spread_clusters(image));  // So as to be counted.
+    std::array<int32_t, 3>& blocks = route.launch.cluster_blocks;
     KVANT_ASSIGN_OR_FAIL(blocks[0], count_cluster_blocks(image, shared_bytes, 2, num_blocks));
     KVANT_ASSIGN_OR_FAIL(blocks[1], count_cluster_blocks(image, shared_bytes, 4, num_blocks));
-    // Of large blocks, the last clusters of four that should fit started when others had ended: measured.
-    if (instance.row_tiles == 2) blocks[1] = std::max(0, blocks[1] - blocks[1] / 128 * 4 - 4);
+    KVANT_ASSIGN_OR_FAIL(blocks[2], count_cluster_blocks(image, shared_bytes, 8, num_blocks));
   }
   route.workspace_bytes = workspace_cut(instance, num_blocks).bytes + kWorkspaceAlignment;
   KVANT_FAIL_IF_ERROR(add_shared_route(desc, limits, device, instance.row_tiles, route));
@@ -71,20 +71,25 @@ Result<AttentionRoute> decode_route(const AttnDesc& desc, const AttnLimits& limi
 }
 
 /// Blocks of a cluster, 1 where they are alone. A cluster merges what its blocks have summed up without a detour
-/// through global memory, but its blocks do not spread over the multiprocessors as evenly, so it is for few items:
-/// measured.
+/// through global memory, but parts of an item are whole clusters, so it is for few items and where most blocks still
+/// have work. Numbers are measured.
 int32_t cluster_of(const AttnPlan& plan, int32_t num_requests) {
   constexpr int32_t kMostRequests = 32;  // As many as a warp looks at.
-  constexpr int64_t kMany = 24;          // Blocks an item where clusters of four pay.
   const AttnLaunch& config = plan.launch();
   const DecodeInstance& instance = decode_splitkv_instances()[static_cast<size_t>(config.kernel)];
   const AttnDesc& desc = plan.desc();
   const int64_t rows = int64_t{plan.limits().max_query_len} * (desc.num_q_heads / desc.layout.num_kv_heads);
   const int64_t rows_an_item = int64_t{8} * instance.row_tiles;
   const int64_t items = (rows + rows_an_item - 1) / rows_an_item * desc.layout.num_kv_heads * num_requests;
-  if (num_requests > kMostRequests) return 1;
-  if (kMany * items <= config.cluster_blocks[1]) return 4;
-  return instance.row_tiles > 1 && 2 * items <= config.cluster_blocks[0] ? 2 : 1;
+  if (num_requests > kMostRequests || items == 0) return 1;
+  for (const int32_t size : {8, 4, 2}) {
+    if (size == 2 && instance.row_tiles == 1) break;
+    const int64_t blocks =
+        config.cluster_blocks[static_cast<size_t>(std::countr_zero(static_cast<uint32_t>(size)) - 1)];
+    const int64_t blocks_an_item = blocks / items / size * size;
+    if (8 * blocks_an_item * items >= 7 * config.num_blocks) return size;
+  }
+  return 1;
 }
 
 Status launch_decode(const AttnPlan& plan, const AttnArgs& args, void* stream) {
@@ -94,6 +99,7 @@ Status launch_decode(const AttnPlan& plan, const AttnArgs& args, void* stream) {
   const KernelImage image = instance.image();
   const WorkspaceCut cut = workspace_cut(instance, plan.launch().num_blocks);
   auto params = common_params<DecodeParams>(plan, args, cut);
+  params.num_tokens = args.num_tokens;
   set_pools(params, desc, args.cache);
   // Blocks start while the stream's previous kernel ends, and wait for it before they touch memory.
   return launch(plan, image, &params, plan.device().compute_capability >= 90, stream,

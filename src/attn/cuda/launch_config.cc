@@ -60,6 +60,13 @@ Result<int32_t> count_cluster_blocks(const KernelImage& image, int32_t shared_by
   return std::min(clusters, max_blocks / cluster) * cluster;
 }
 
+Status spread_clusters(const KernelImage& image) {
+  // As an attribute of launches the driver takes it for another policy: measured.
+  return cuda_status(cudaFuncSetAttribute(image.function, cudaFuncAttributeClusterSchedulingPolicyPreference,
+                                          cudaClusterSchedulingPolicyLoadBalancing),
+                     "cudaFuncSetAttribute");
+}
+
 Status launch(const AttnPlan& plan, const KernelImage& image, void* params, bool overlap, void* stream,
               int32_t cluster) {
   const AttnLaunch& config = plan.launch();

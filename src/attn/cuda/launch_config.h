@@ -29,6 +29,9 @@ Result<int32_t> count_blocks(const KernelImage& image, int32_t shared_bytes, int
 Result<int32_t> count_cluster_blocks(const KernelImage& image, int32_t shared_bytes, int32_t cluster,
                                      int32_t max_blocks);
 
+/// Clusters of the kernel spread evenly over the multiprocessors, of which some get several and others none else.
+Status spread_clusters(const KernelImage& image);
+
 /// Launches `image` with one argument on the plan's grid, or on its grid for clusters of `cluster` blocks. Allocates
 /// nothing unless it fails. With `overlap` the kernel may start before the stream's previous one has ended, and waits
 /// for it by itself.

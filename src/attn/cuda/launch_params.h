@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
@@ -96,6 +97,7 @@ inline PlaneStrides plane_strides(const KvLayout& layout, bool value) {
 inline PoolParams pool_params(const KvPool& pool, const KvLayout& layout) {
   return {.pages = reinterpret_cast<const uint8_t*>(pool.data),
           .page_stride = static_cast<uint32_t>(pool.page_stride),
+          .num_pages = static_cast<uint32_t>(std::min<int64_t>(pool.num_pages, kExactPageBit)),
           .k = plane_strides(layout, false),
           .v = plane_strides(layout, true)};
 }

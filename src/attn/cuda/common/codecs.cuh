@@ -272,34 +272,18 @@ struct KTile<Nvfp4Packed, kHeadDim> {
   }
 };
 
-/// An f16 row, read from its page, in the channel order of another format's KTile, so that both share one Q.
+/// Rows of f16 in shared memory in the channel order of another format's KTile, so that both share one Q.
 template <int kLaneDims, int kHeadDim>
 struct ExactKTile {
-  static constexpr int kChunks = kHeadDim / (4 * kLaneDims);
-  static constexpr int kLoads = kLaneDims / 8;  ///< Of 16 bytes, per chunk and row.
-  uint4 raw[2][kChunks][kLoads];
+  uint32_t rows;  ///< Address.
+  int g, t;
 
-  /// `low` and `high`: rows g and g + 8.
-  __device__ __forceinline__ void load(const uint8_t* low, const uint8_t* high, int t) {
-#pragma unroll
-    for (int c = 0; c < kChunks; ++c) {
-#pragma unroll
-      for (int i = 0; i < kLoads; ++i) {
-        const int offset = 2 * (4 * kLaneDims * c + kLaneDims * t) + 16 * i;
-        raw[0][c][i] = *reinterpret_cast<const uint4*>(low + offset);
-        raw[1][c][i] = *reinterpret_cast<const uint4*>(high + offset);
-      }
-    }
-  }
   __device__ __forceinline__ void fragment(int step, uint32_t (&a)[4]) const {
     constexpr int kSteps = kLaneDims / 4;
-    const int c = step / kSteps, word = 2 * (step % kSteps);
-    const uint4& low = raw[0][c][word / 4];
-    const uint4& high = raw[1][c][word / 4];
-    a[0] = word % 4 == 0 ? low.x : low.z;
-    a[1] = word % 4 == 0 ? high.x : high.z;
-    a[2] = word % 4 == 0 ? low.y : low.w;
-    a[3] = word % 4 == 0 ? high.y : high.w;
+    const int chunk = kLaneDims / 8 * (4 * (step / kSteps) + t) + step % kSteps / 2;
+    const uint32_t address = rows + TileRows<2 * kHeadDim>::offset(g, chunk) + 8 * (step % 2);
+    const uint2 low = load_shared_8(address), high = load_shared_8(address + 8 * TileRows<2 * kHeadDim>::kRowBytes);
+    a[0] = low.x, a[1] = high.x, a[2] = low.y, a[3] = high.y;
   }
 };
 

@@ -4,14 +4,24 @@
 #include <cstdint>
 #include <string>
 
-#include <cuda_runtime_api.h>
+#include <cuda_runtime.h>
 
 #include "attn/cuda/common/page_plane.h"
+#include "core/kernel_overlap.cuh"
+#include "core/overlapped_launch.h"
 #include "kvant/core/status.h"
 
 namespace kvant::attn::cuda {
 
 inline constexpr int kWriterThreads = 128;
+
+/// What such a kernel does before it touches memory. The next one may take the room that few blocks leave; many would
+/// share multiprocessors with its early blocks, unevenly, and end up to twice as late: measured.
+__device__ __forceinline__ void start_row_units() {
+  constexpr uint32_t kFewBlocks = 64;
+  if (gridDim.x <= kFewBlocks) allow_next_kernel();
+  wait_for_previous_kernel();
+}
 
 /// Launches a kernel that walks K rows (grid.y 0) and V rows (grid.y 1) by warps.
 template <class Params>
@@ -20,12 +30,15 @@ Status launch_row_units(const char* name, void (*kernel)(Params), const Params& 
   constexpr int64_t kWarps = kWriterThreads / 32;
   const int64_t blocks = (std::max(k.num_warps(), v.num_warps()) + kWarps - 1) / kWarps;
   if (blocks == 0) return {};
-  kernel<<<dim3(static_cast<unsigned>(blocks), 2), kWriterThreads, 0, stream>>>(params);
-  if (const cudaError_t error = cudaPeekAtLastError(); error != cudaSuccess) {
-    return {StatusCode::kCudaError,
-            std::string("the launch of the ") + name + " kernel failed: " + cudaGetErrorString(cudaGetLastError())};
-  }
-  return {};
+  int device = 0, major = 0;
+  cudaError_t error = cudaGetDevice(&device);
+  if (error == cudaSuccess) error = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+  const OverlappedLaunch overlapped(dim3(static_cast<unsigned>(blocks), 2), kWriterThreads, 0, major >= 9, stream);
+  if (error == cudaSuccess) error = cudaLaunchKernelEx(overlapped.config(), kernel, params);
+  if (error == cudaSuccess) return {};
+  static_cast<void>(cudaGetLastError());
+  return {StatusCode::kCudaError,
+          std::string("the launch of the ") + name + " kernel failed: " + cudaGetErrorString(error)};
 }
 
 __device__ __forceinline__ float scale_of(const float* scales, int32_t count, uint32_t head) {

@@ -32,14 +32,6 @@ struct VTile16 {
         raw[token][i] =
             load_shared_16(rows + ((token % 2 == 0 ? lane.data : odd) ^ 16 * i) + token / 2 * 16 * kHeadDim);
   }
-  __device__ __forceinline__ void load_row(int token, const uint8_t* row, int g) {
-#pragma unroll
-    for (int i = 0; i < kLoads; ++i) raw[token][i] = *reinterpret_cast<const uint4*>(row + 2 * kLaneDims * g + 16 * i);
-  }
-  __device__ __forceinline__ void clear(int token) {
-#pragma unroll
-    for (int i = 0; i < kLoads; ++i) raw[token][i] = make_uint4(0, 0, 0, 0);
-  }
   __device__ static void clear_rows(uint32_t rows, uint32_t, int32_t first, int lane) {
     TileRows<2 * kHeadDim>::clear(rows, first, lane);
   }

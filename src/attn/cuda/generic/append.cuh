@@ -15,6 +15,7 @@
 namespace kvant::attn::cuda {
 
 __global__ void __launch_bounds__(kWriterThreads) append_kernel(const __grid_constant__ AppendParams params) {
+  start_row_units();
   const uint32_t plane = blockIdx.y;
   const AppendRows& rows = params.rows[plane];
   const RowUnit unit = row_unit(rows.grid);

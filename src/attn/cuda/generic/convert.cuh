@@ -33,6 +33,7 @@ __device__ __forceinline__ void copy_codes(CodeOrder from_order, const uint8_t* 
 }  // namespace detail
 
 __global__ void __launch_bounds__(kWriterThreads) convert_kernel(const __grid_constant__ ConvertParams params) {
+  start_row_units();
   const uint32_t which = blockIdx.y;
   const RowUnit unit = row_unit(params.grid[which]);
   if (!unit.live) return;

@@ -19,7 +19,9 @@ class DecodePages : protected DecodeQueries<Traits> {
   using KRows = typename Traits::KRows;
   using VRows = typename Traits::VRows;
   using Base::Base;
+  using Base::confirm_lengths;
   using Base::lane_;
+  using Base::lane_lengths;
   using Base::p_;
   static constexpr int kRoundTiles = Traits::kRoundTiles;
 
@@ -38,11 +40,59 @@ class DecodePages : protected DecodeQueries<Traits> {
   /// Asks for the entries of 32 pages from `tile` on.
   __device__ __forceinline__ void load_entries(const detail::Segment& s, int32_t tile) {
     batch_first_ = (16 * tile) >> p_.page_shift;
+    batch_entry_ = __ldg(batch_entry(s));
+  }
+  /// Where this lane's entry of the batch is.
+  __device__ __forceinline__ const int32_t* batch_entry(const detail::Segment& s) const {
     const int32_t last_page = (s.kv_len - 1) >> p_.page_shift;
     // Entries outside are poison. What a neighbour's page gives in their place is masked.
     const int32_t mine = min(max(batch_first_ + lane_, s.first_page), last_page);
-    batch_entry_ = __ldg(&p_.page_table[s.request * p_.page_table_stride + mine]);
+    return &p_.page_table[s.request * p_.page_table_stride + mine];
   }
+
+  /// Guesses the entries from `tile` on; false where one names no page.
+  __device__ __forceinline__ bool guess_entries(const detail::Segment& s, int32_t tile) {
+    batch_first_ = (16 * tile) >> p_.page_shift;
+    batch_entry_ = detail::load_past_l1(batch_entry(s));
+    const bool exact = Traits::kExact && is_exact_page(batch_entry_);
+    const auto page = static_cast<uint32_t>(exact ? page_id(batch_entry_) : batch_entry_);
+    return __all_sync(0xffffffffu, page < (exact ? p_.exact.num_pages : p_.base.num_pages));
+  }
+  /// What confirms a guess.
+  struct Facts {
+    typename Base::Lengths lengths;
+    int32_t entry;
+  };
+  __device__ __forceinline__ Facts fetch_facts(const detail::Segment& s) const {
+    return {lane_lengths(false), __ldg(batch_entry(s))};
+  }
+  /// Whether the lengths and entries that were guessed are the ones that the kernels before this one have left.
+  __device__ __forceinline__ bool confirm(const Facts& facts) {
+    return __all_sync(0xffffffffu, facts.entry == batch_entry_) && confirm_lengths(facts.lengths);
+  }
+
+  /// Brings the first kTilesAhead tiles from `tile` on, of guessed base pages, to L2: a lane has some rows of K or of
+  /// V.
+  __device__ __forceinline__ void prefetch_tiles(const detail::Segment& s, int32_t tile, int32_t last) const {
+    constexpr int kRowsALane = kTilesAhead;  // So that 32 lanes have all rows of both planes.
+    const PoolParams& pool = p_.base;
+    const int32_t first_row = lane_ % 16 * kRowsALane;
+    const PlaneStrides& plane = lane_ < 16 ? pool.k : pool.v;
+    const int32_t token = 16 * tile + first_row;
+    const int32_t entry = __shfl_sync(0xffffffffu, batch_entry_, (token >> p_.page_shift) - batch_first_);
+    if (tile + first_row / 16 >= last || (Traits::kExact && is_exact_page(entry))) return;
+    const uint8_t* page = pool.pages + static_cast<uint64_t>(static_cast<uint32_t>(entry)) * pool.page_stride;
+    const uint32_t in_page = token & ((1u << p_.page_shift) - 1);
+    const uint8_t* from = page + (plane.data + plane.data_head * s.head + in_page * plane.data_token);
+#pragma unroll
+    for (int row = 0; row < kRowsALane; ++row)
+#pragma unroll
+      for (int byte = 0; byte < KRows::kRowBytes; byte += 128) prefetch_l2(from + row * plane.data_token + byte);
+    if (KCodec::kScales && first_row % 16 == 0)
+      prefetch_l2(page + (plane.scale + plane.scale_head * s.head + in_page / 16 * plane.scale_tile));
+  }
+  /// A power of two, and few enough tiles that those of all warps of a grid stay in L2.
+  static constexpr int kTilesAhead = Traits::kTileBytes >= 8192 ? 1 : Traits::kTileBytes >= 4096 ? 2 : 4;
 
   /// Where this lane copies from in page 0 and to in a stage. Constant over a segment, and opaque to the compiler,
   /// which would otherwise compute them again for every tile.
@@ -73,7 +123,8 @@ class DecodePages : protected DecodeQueries<Traits> {
     const uint64_t page = static_cast<uint64_t>(static_cast<uint32_t>(entry)) * pool.page_stride;
     const uint32_t in_page = (16 * tile + 8 * (lane_ / kOctetLanes)) & ((1u << p_.page_shift) - 1);
     copy_rows<KRows>(stage + c.k_to, c.k + page, in_page, pool.k.data_token);
-    copy_rows<VRows>(stage + c.v_to + Traits::kVRows, c.v + page, in_page, pool.v.data_token);
+    if constexpr (!Traits::kHalves)
+      copy_rows<VRows>(stage + c.v_to + Traits::kVRows, c.v + page, in_page, pool.v.data_token);
     if constexpr (KCodec::kScales || VCodec::kScales) {
       const bool of_k = lane_ / kOctetLanes % 2 == 0;
       const uint32_t tile_stride = of_k ? pool.k.scale_tile : pool.v.scale_tile;
@@ -83,6 +134,14 @@ class DecodePages : protected DecodeQueries<Traits> {
       for (int i = 0; i < Traits::kHeadDim / 16; i += kOctetLanes)
         if (lane_ % kOctetLanes + i < chunks) copy_async_16(stage + c.scale_to + 16 * i, from + 16 * i);
     }
+  }
+
+  /// The same for values where stages hold halves.
+  __device__ __forceinline__ void copy_values(const LaneCopies& c, uint32_t stage, int32_t tile, int32_t entry) const {
+    const PoolParams& pool = p_.base;
+    const uint64_t page = static_cast<uint64_t>(static_cast<uint32_t>(entry)) * pool.page_stride;
+    const uint32_t in_page = (16 * tile + 8 * (lane_ / kOctetLanes)) & ((1u << p_.page_shift) - 1);
+    copy_rows<VRows>(stage + c.v_to, c.v + page, in_page, pool.v.data_token);
   }
 
   /// The lanes that copy from an exact page bring its octet to L2 instead, for the loop over exact pages.

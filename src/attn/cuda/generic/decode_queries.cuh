@@ -55,19 +55,30 @@ class DecodeQueries : protected DecodeWork<Traits> {
   static constexpr int kOwnTiles = Traits::kSharedRows ? 1 : kRowTiles;
   __device__ __forceinline__ int own_tile(int n) const { return Traits::kSharedRows ? warp_ : n; }
 
+  /// Where the lane's 16-bit rows are.
+  struct QueryRows {
+    const uint16_t* from[kOwnTiles];
+    bool exist[kOwnTiles];
+  };
+  __device__ __forceinline__ QueryRows query_rows(const detail::Segment& s) const {
+    QueryRows rows;
+#pragma unroll
+    for (int n = 0; n < kOwnTiles; ++n) {
+      rows.from[n] = static_cast<const uint16_t*>(p_.q) + lane_row(s, n);
+      rows.exist[n] = s.row_tile * kRows + 8 * own_tile(n) + g_ < s.q_len * p_.group;
+    }
+    return rows;
+  }
   /// Starts to copy 16-bit rows to a stage, each lane what it will use itself; they wait there and not in registers.
   /// fp32 rows are read when they are used.
-  __device__ __forceinline__ void copy_queries(const detail::Segment& s, uint32_t stage) const {
+  __device__ __forceinline__ void copy_queries(const QueryRows& rows, uint32_t stage) const {
     if (p_.q_dtype == DType::kF32) [[unlikely]]
       return;
 #pragma unroll
-    for (int n = 0; n < kOwnTiles; ++n) {
-      const uint16_t* from = static_cast<const uint16_t*>(p_.q) + lane_row(s, n);
-      const bool exists = s.row_tile * kRows + 8 * own_tile(n) + g_ < s.q_len * p_.group;
+    for (int n = 0; n < kOwnTiles; ++n)
 #pragma unroll
       for (int i = 0; i < kLoads; ++i)
-        copy_async_16_by_l1(stage + 512 * (kLoads * n + i) + 16 * lane_, from + place(8 * i), exists);
-    }
+        copy_async_16_by_l1(stage + 512 * (kLoads * n + i) + 16 * lane_, rows.from[n] + place(8 * i), rows.exist[n]);
   }
   static constexpr int kLoads = kSteps / 2;  ///< Of 16 bytes, a lane and row.
   static_assert(512 * kLoads * kOwnTiles <= Traits::kStageBytes, "a stage takes a warp's rows");

@@ -54,12 +54,23 @@ struct DecodeTraits {
   /// The same for parts of items in blocks of their own; merging within a cluster is cheap.
   static constexpr int kMinPart = kTileBytes >= 8192 ? 4 * kWarps : 2 * kWarps;
   static constexpr int kPartTiles = 4 * kWarps;
+  /// Before Hopper no kernel starts before the one before it has ended, so there is no time to guess in. More rows
+  /// leave no registers for it: with two row tiles nvfp4 loses 5 to 20 % to the code around the main loop.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  static constexpr bool kGuesses = kRowTiles == 1;
+#else
+  static constexpr bool kGuesses = false;
+#endif
   /// Whether blocks of a cluster may share an item: a warp's stages take the sums of all rows then.
   static constexpr bool kClusters = !kSharedRows;
-  static constexpr int kStageBytes = kRoundTiles * kTileBytes;
+  /// Whether a stage holds the keys of a tile or its values: of large tiles, so that four blocks fit a multiprocessor.
+  static constexpr bool kHalves = kTileBytes >= 8192 && kRowTiles == 1 && KRows::kBytes == VRows::kBytes;
+  static_assert(!kHalves || (kRoundTiles == 1 && kKScaleBytes + kVScaleBytes == 0), "keys and values, and no scales");
+  static constexpr int kStageBytes = kHalves ? KRows::kBytes : kRoundTiles * kTileBytes;
+  static constexpr int kStageVRows = kHalves ? 0 : kVRows;
   /// Rounds of a warp in shared memory: at least 16 KiB under way per scheduler hides the memory's latency.
   static constexpr int kStages = kStageBytes >= 8192 ? 2 : kStageBytes >= 4096 ? 3 : 4;
-  static constexpr int kMinBlocks = kRowTiles > 1 || kHeadDim > 128 ? 2 : kExact || kTileBytes >= 8192 ? 3 : 4;
+  static constexpr int kMinBlocks = kRowTiles > 1 || kHeadDim > 128 ? 2 : kStageBytes >= 8192 ? 3 : 4;
 
   /// Where shared memory limits the blocks of a multiprocessor, a warp that works alone has one segment, and all have
   /// an empty one to come after it.
@@ -68,12 +79,9 @@ struct DecodeTraits {
   /// Whether a stage takes a warp's sums of eight rows.
   static constexpr bool kSumsInStage = kStageBytes >= 8 * 4 * kHeadDim;
 
-  static constexpr int kListedExact = kExact ? 32 : 1;
-  /// The tiles of exact pages that a warp has come upon.
-  struct ExactTiles {
-    int32_t count;
-    int2 tiles[kListedExact];  ///< With their page-table entries.
-  };
+  /// A tile of an exact page in a warp's ring, once that holds nothing else: K, then V.
+  using ExactRows = TileRows<2 * kHeadDim>;
+  static_assert(!kExact || kStages * kStageBytes >= 2 * ExactRows::kBytes, "a warp's ring takes a tile of 16-bit rows");
 
   struct SharedStorage {
     alignas(128) uint8_t stages[kWarps][kStages][kStageBytes];
@@ -84,7 +92,6 @@ struct DecodeTraits {
     float bias[kWarps][kRows];  ///< What conditioning adds to a row's scores.
     uint32_t sums[kWarps];      ///< Which byte of a warp's stages starts its sums, eight rows at a time.
     detail::Segment segments[kSegments];
-    ExactTiles exact[kExact ? kWarps : 1];
     detail::Chunks chunks;
     detail::Sharing sharing[kWarps];
     int4 scan[kWarps];
@@ -118,36 +125,67 @@ class DecodeBlock : private DecodeCluster<Traits> {
   using Base::attend;
   using Base::Base;
   using Base::chunk;
+  using Base::confirm_lengths;
   using Base::copy_index_;
   using Base::finish;
   using Base::finish_in_cluster;
   using Base::has_one;
   using Base::is_alone;
+  using Base::kMostGuessed;
   using Base::lane_;
+  using Base::lane_lengths;
   using Base::leave_nothing;
   using Base::leave_sums;
+  using Base::look_ahead;
   using Base::next_segment;
+  using Base::no_guess;
   using Base::p_;
   using Base::prefetch_page_table;
+  using Base::scan_few;
   using Base::scan_lengths;
   using Base::segment;
   using Base::settle;
   using Base::shared_;
   using Base::sharing;
+  using Base::start_by_guess;
   using Base::touch_parameters;
 
   __device__ void run() {
     allow_next_kernel();
     touch_parameters();
+    prefetch_page_table();
+    // While the kernels before this one end, lengths and page table mostly are what they will be. A warp that has one
+    // segment by them finds it, brings its first tiles to L2, and once it may, copies them, all before it knows whether
+    // that is right.
+    detail::Chunks chunks = no_guess();
+    bool guess = Traits::kGuesses && p_.num_requests <= kMostGuessed;
+    bool has_tiles = false;
+    if constexpr (Traits::kGuesses) {
+      if (guess) {
+        chunks = scan_few(true);
+        has_tiles = has_chunk(chunks) && segment(0).tile_begin < segment(0).tile_end;
+        guess = chunks.total >= 0 && (!has_tiles || look_ahead());
+      }
+    }
     wait_for_previous_kernel();
-    work();
+    if constexpr (Traits::kGuesses) {
+      if (guess) guess = has_tiles ? start_by_guess() : confirm_lengths(lane_lengths(false));
+      if (!guess) copy_index_ = -1;
+    }
+    work(guess, chunks);
   }
 
-  /// Once the stream's previous kernel has ended.
+  /// Once the stream's previous kernel has ended, and nothing has been guessed.
   __device__ void work() {
     prefetch_page_table();
-    const detail::Chunks chunks = scan_lengths();
-    if (this->block() * chunks.size >= chunks.total) return;  // The block's first.
+    work(false, {});
+  }
+
+ private:
+  /// `chunks` are known where the guess of them was right.
+  __device__ __forceinline__ void work(bool guess, detail::Chunks chunks) {
+    if (!guess) chunks = scan_lengths();
+    if (!has_chunk(chunks)) return;
     const bool one = has_one(chunks.sharing), alone = is_alone(chunks.sharing);
     const bool leads = (alone ? lane_ : threadIdx.x) == 0;
     // A team's leader finds segments two ahead: barriers at a segment's end make them known to all before the next one
@@ -186,7 +224,9 @@ class DecodeBlock : private DecodeCluster<Traits> {
     }
   }
 
- private:
+  __device__ __forceinline__ bool has_chunk(const detail::Chunks& chunks) const {
+    return this->block() * chunks.size < chunks.total;
+  }
   __device__ __forceinline__ bool in_cluster() const {
     return Traits::kClusters && sharing() == detail::Sharing::kPart && cluster_size() > 1;
   }

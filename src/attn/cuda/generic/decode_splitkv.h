@@ -23,6 +23,7 @@ struct PlaneStrides {
 struct PoolParams {
   const uint8_t* pages;
   uint32_t page_stride;
+  uint32_t num_pages;
   PlaneStrides k, v;
 };
 
@@ -51,6 +52,7 @@ struct DecodeParams {
   uint32_t* counters;     // [kMaxDecodeBlocks], zero between launches
   int32_t mask_row_words;
   int32_t num_requests;
+  int32_t num_tokens;
   int32_t num_kv_heads;
   int32_t group;        // query heads per KV head
   int32_t page_shift;   // log2(page size)

@@ -18,14 +18,18 @@ struct Round {
 /// The rounds whose copies are under way, oldest first. Without exact pages they are consecutive and need no memory.
 template <bool kGaps, int kCount>
 struct RoundQueue {
-  Round rounds[kCount];
-  __device__ __forceinline__ void push(Round round, int i) { rounds[i] = round; }
+  uint32_t rounds[kCount];  // In one word each: registers are what four blocks a multiprocessor leave few of.
+  __device__ __forceinline__ void push(Round round, int i) {
+    rounds[i] = static_cast<uint32_t>(round.tile) << 2 | round.dead;
+  }
   __device__ __forceinline__ void pop_and_push(Round round) {
 #pragma unroll
     for (int i = 0; i + 1 < kCount; ++i) rounds[i] = rounds[i + 1];
-    rounds[kCount - 1] = round;
+    push(round, kCount - 1);
   }
-  __device__ __forceinline__ Round front(int32_t) const { return rounds[0]; }
+  __device__ __forceinline__ Round front(int32_t) const {
+    return {static_cast<int32_t>(rounds[0] >> 2), rounds[0] & 3};
+  }
 };
 template <int kCount>
 struct RoundQueue<false, kCount> {
@@ -44,12 +48,17 @@ class DecodeTiles : protected DecodePages<Traits> {
   using Base::Base;
   using Base::batch_first_;
   using Base::bias;
+  using Base::confirm;
   using Base::copy_queries;
   using Base::copy_round;
+  using Base::copy_values;
   using Base::factor_;
+  using Base::fetch_facts;
   using Base::fetch_scales;
   using Base::g_;
+  using Base::guess_entries;
   using Base::has_one;
+  using Base::is_plausible;
   using Base::kHeadDim;
   using Base::kLaneDims;
   using Base::kNoBatch;
@@ -70,7 +79,9 @@ class DecodeTiles : protected DecodePages<Traits> {
   using Base::pack;
   using Base::page_of;
   using Base::prefetch_exact;
+  using Base::prefetch_tiles;
   using Base::q_;
+  using Base::query_rows;
   using Base::reference;
   using Base::segment;
   using Base::set_reference;
@@ -250,22 +261,52 @@ class DecodeTiles : protected DecodePages<Traits> {
 
   __device__ void attend(int32_t index) {
     const detail::Segment& s = segment(index);
-    if constexpr (Traits::kExact) {
-      if (lane_ == 0) shared_.exact[warp_].count = 0;
-      __syncwarp();
-    }
+    if constexpr (Traits::kExact) num_listed_ = 0;
     attend_base(index, warp_range(s));
     if constexpr (Traits::kExact) attend_exact(s);
   }
 
+  /// Before the kernels before this one have ended: guesses the pages of the first segment, finds where from and to
+  /// they and the queries are copied, and brings the first to L2. False where that is no use.
+  __device__ __forceinline__ bool look_ahead() {
+    const detail::Segment& s = segment(0);
+    const Range range = warp_range(s);
+    if (!is_plausible(s) || !guess_entries(s, range.first)) return false;
+    prefetch_tiles(s, range.first, range.last);
+    if constexpr (!Traits::kExact) start_copies(0, true);
+    guessed_rows_ = query_rows(s);
+    return true;
+  }
+
+  /// Starts on the first segment, which was guessed; false where it is another, and nothing is under way.
+  __device__ __forceinline__ bool start_by_guess() {
+    const auto facts = fetch_facts(segment(0));
+    if constexpr (!Traits::kExact) {
+      copy_queries(guessed_rows_, to_);
+      commit_copies();
+      copy_next(0, from_);
+      commit_copies();
+    }
+    is_begun_ = confirm(facts);
+    if (is_begun_) return true;
+    if constexpr (!Traits::kExact) {
+      wait_copies<0>();
+      __syncwarp();
+    }
+    return false;
+  }
+
   /// Starts to copy this warp's tiles of a segment.
-  __device__ __forceinline__ void start_copies(int32_t index) {
+  __device__ __forceinline__ void start_copies(int32_t index, bool has_entries = false) {
     const detail::Segment& s = segment(index);
     const Range range = warp_range(s);
     copy_index_ = index;
     next_ = range.first, copy_last_ = range.last;
-    batch_first_ = kNoBatch;
-    if (next_ < copy_last_) load_entries(s, next_);  // Addresses are found while entries are waited for.
+    // Addresses are found while entries are waited for.
+    if (!has_entries) {
+      batch_first_ = kNoBatch;
+      if (next_ < copy_last_) load_entries(s, next_);
+    }
     copies_ = lane_copies(s.head);
   }
 
@@ -280,7 +321,7 @@ class DecodeTiles : protected DecodePages<Traits> {
         const uint32_t exact = __ballot_sync(0xffffffffu, is_exact_page(entry));
         if (exact == 0) return {tile, 0};
         if (is_exact_page(entry)) prefetch_exact(s, tile, entry);
-        note_exact(tile, last, entry, exact);
+        note_exact(tile, last, exact);
         if (exact == 0xffffffffu) continue;
         // A dead tile is read from its neighbour's page.
         const int32_t other = __shfl_sync(0xffffffffu, entry, __ffs(~exact) - 1);
@@ -292,18 +333,12 @@ class DecodeTiles : protected DecodePages<Traits> {
   }
 
   /// Adds a round's tiles of exact pages to the warp's list.
-  __device__ __forceinline__ void note_exact(int32_t tile, int32_t last, int32_t entry, uint32_t exact) {
+  __device__ __forceinline__ void note_exact(int32_t tile, int32_t last, uint32_t exact) {
 #pragma unroll
     for (int r = 0; r < kRoundTiles; ++r) {
-      constexpr int kLanes = 32 / kRoundTiles;
-      if ((exact >> kLanes * r & 1) == 0 || tile + r >= last) continue;
-      const int32_t count = shared_.exact[warp_].count;
-      __syncwarp();
-      if (lane_ == kLanes * r) {
-        if (count < Traits::kListedExact) shared_.exact[warp_].tiles[count] = make_int2(tile + r, entry);
-        shared_.exact[warp_].count = count + 1;
-      }
-      __syncwarp();
+      if ((exact >> 32 / kRoundTiles * r & 1) == 0 || tile + r >= last) continue;
+      if (lane_ == num_listed_) listed_ = tile + r;
+      ++num_listed_;
     }
   }
 
@@ -318,9 +353,21 @@ class DecodeTiles : protected DecodePages<Traits> {
     next_ = round.tile;
     if (round.tile < copy_last_) {
       copy_round(copies_, to, round.tile, entry);
-      next_ += kRoundTiles;
+      if constexpr (!Traits::kHalves) next_ += kRoundTiles;
     }
     return round;
+  }
+  /// The values of the keys that copy_next has copied, where stages hold halves.
+  __device__ __forceinline__ void copy_next_values(uint32_t to) {
+    if (next_ >= copy_last_) return;
+    copy_values(copies_, to, next_, lane_entry(segment(copy_index_), next_));
+    next_ += kRoundTiles;
+  }
+  /// What comes next, the i-th in an empty ring.
+  __device__ __forceinline__ Round copy_ith(int i, int32_t index, uint32_t to) {
+    if (!Traits::kHalves || i % 2 == 0) return copy_next(index, to);
+    copy_next_values(to);
+    return {};
   }
 
   /// Pages of the base pool, through a ring of stages. Exact ones are a second loop, so that they cost the first no
@@ -328,24 +375,34 @@ class DecodeTiles : protected DecodePages<Traits> {
   __device__ __forceinline__ void attend_base(int32_t index, const Range& range) {
     const detail::Segment& s = segment(index);
     RoundQueue<Traits::kExact, kAhead> under_way;
+    const auto scales = fetch_scales(s);
+    constexpr int kUnrolled = Traits::kExact ? kAhead : 1;  // Only a queue in registers needs it.
+    // Rounds that every warp asks for before its queries are there. One keeps the memory busy; with more, none would
+    // arrive before all others' had.
+    constexpr int kFirst = Traits::kGuesses ? 1 : kAhead;
     // Rounds that were copied while the last segment was at work follow each other from stage from_ on.
     int32_t ahead = 0;
-    if (copy_index_ == index)
-      ahead = (next_ - range.first) / kRoundTiles;
-    else
-      start_copies(index);
-    // Asked for before the tiles, which are many more bytes.
-    const auto scales = fetch_scales(s);
-    copy_queries(s, to_);
-    commit_copies();
-    constexpr int kUnrolled = Traits::kExact ? kAhead : 1;  // Only a queue in registers needs it.
+    if (!Traits::kGuesses || Traits::kExact || !is_begun_) {
+      if (copy_index_ == index)
+        ahead = (next_ - range.first) / kRoundTiles * (Traits::kHalves ? 2 : 1);
+      else
+        start_copies(index, is_begun_);
+      // Asked for before the tiles, which are many more bytes.
+      copy_queries(query_rows(s), to_);
+      commit_copies();
 #pragma unroll kUnrolled
-    for (int i = 0; i < kAhead; ++i) {
-      if (i >= ahead) under_way.push(copy_next(index, stage_after(from_, i)), i);
+      for (int i = 0; i < kFirst; ++i) {
+        if (i >= ahead) under_way.push(copy_ith(i, index, stage_after(from_, i)), i);
+        commit_copies();
+      }
+    }
+    wait_copies<kFirst>();
+    start_queries(s, to_, scales);
+#pragma unroll kUnrolled
+    for (int i = kFirst; i < kAhead; ++i) {
+      if (i >= ahead) under_way.push(copy_ith(i, index, stage_after(from_, i)), i);
       commit_copies();
     }
-    wait_copies<kAhead>();
-    start_queries(s, to_, scales);
     const LaneRead k_read = KTile<KCodec, kHeadDim>::lane_read(g_, t_);
     const LaneRead v_read = VTile<VCodec, kHeadDim>::lane_read(g_, t_);
     // Rounds whose keys all rows see and that are this warp's alone.
@@ -365,19 +422,35 @@ class DecodeTiles : protected DecodePages<Traits> {
         k.load(k_rows, k_rows + Traits::kKScales, k_read);
         products(k, c[r]);
       }
-      if (now.tile < full_begin || now.tile > full_last || now.dead != 0) [[unlikely]]
-        mask_round(s, now, last, from_, c);
-      softmax(c);
+      const bool is_full = now.tile >= full_begin && now.tile <= full_last;
+      const bool partly = !is_full || now.dead != 0;
+      if (partly) [[unlikely]]
+        hide(is_full ? live_bits(now, last) : live_bits(now, last) & visible<kRoundTiles>(s, now.tile), c);
+      if constexpr (Traits::kHalves) {
+        softmax(c);
+        turn_ring();
+        wait_copies<kAhead - 1>();
+        __syncwarp();
+        copy_next_values(to_);
+        commit_copies();
+      }
+      if (partly) [[unlikely]]
+        clear_round(s, now, last, from_);
+      if constexpr (!Traits::kHalves) softmax(c);
 #pragma unroll
       for (int r = 0; r < kRoundTiles; ++r) {
         const uint32_t v_rows = from_ + r * Traits::kTileBytes;
         VTile<VCodec, kHeadDim> v;
-        v.load(v_rows + Traits::kVRows, v_rows + Traits::kVScales, v_read);
+        v.load(v_rows + Traits::kStageVRows, v_rows + Traits::kVScales, v_read);
         accumulate(v, c[r]);
       }
-      to_ = from_;
-      from_ = stage_after(from_, 1);
+      turn_ring();
     }
+  }
+
+  __device__ __forceinline__ void turn_ring() {
+    to_ = from_;
+    from_ = stage_after(from_, 1);
   }
 
   __device__ __forceinline__ uint32_t stage_after(uint32_t stage, int count) const {
@@ -386,97 +459,127 @@ class DecodeTiles : protected DecodePages<Traits> {
     return after >= stages_ + kRing ? after - kRing : after;
   }
 
-  /// Hides what a round's tiles must not show. Slots past the length may hold anything, NaN included, and 0 * NaN is
-  /// NaN, so their values become zeros in the stage.
-  __device__ __forceinline__ void mask_round(const detail::Segment& s, Round round, int32_t last, uint32_t stage,
-                                             float (&c)[kRoundTiles][kRowTiles][4]) const {
-    uint32_t bits = visible<kRoundTiles>(s, round.tile);
+  /// Which products of a round are not of dead tiles, as in `visible`.
+  __device__ __forceinline__ static uint32_t live_bits(Round round, int32_t last) {
+    uint32_t bits = 0xffffffffu;
+#pragma unroll
+    for (int r = 0; r < kRoundTiles; ++r)
+      if (is_dead(round, r, last)) bits &= ~(((1u << 4 * kRowTiles) - 1) << 4 * kRowTiles * r);
+    return bits;
+  }
+  /// Slots past the length may hold anything, NaN included, and 0 * NaN is NaN, so their values become zeros in the
+  /// stage.
+  __device__ __forceinline__ void clear_round(const detail::Segment& s, Round round, int32_t last,
+                                              uint32_t stage) const {
 #pragma unroll
     for (int r = 0; r < kRoundTiles; ++r) {
-      const int32_t tile = round.tile + r;
-      const bool dead = tile >= last || (round.dead >> r & 1) != 0;
-      if (dead) bits &= ~(((1u << 4 * kRowTiles) - 1) << 4 * kRowTiles * r);
-      const int32_t live = dead ? 0 : s.kv_len - tile * Traits::kTileTokens;
+      const int32_t live = is_dead(round, r, last) ? 0 : s.kv_len - (round.tile + r) * Traits::kTileTokens;
       if (live < Traits::kTileTokens)
-        VTile<VCodec, kHeadDim>::clear_rows(stage + r * Traits::kTileBytes + Traits::kVRows,
+        VTile<VCodec, kHeadDim>::clear_rows(stage + r * Traits::kTileBytes + Traits::kStageVRows,
                                             stage + r * Traits::kTileBytes + Traits::kVScales, max(live, 0), lane_);
     }
-    hide(bits, c);
     __syncwarp();
   }
-
-  /// Which tiles of exact pages are left to this warp: those of its range from `tile` on, then from the lists of warps
-  /// from `warp` on the ones whose turn it has.
-  struct ExactCursor {
-    int32_t tile, last, warp, turn;
-  };
-  __device__ __forceinline__ ExactCursor exact_cursor(const detail::Segment& s) const {
-    const Range range = warp_range(s);
-    // A warp with more of them than its list holds keeps them all.
-    const bool listed = shared_.exact[warp_].count <= Traits::kListedExact;
-    return {listed ? range.last : range.first, range.last, alone() ? warp_ : 0, alone() ? 0 : warp_};
+  __device__ __forceinline__ static bool is_dead(Round round, int r, int32_t last) {
+    return round.tile + r >= last || (round.dead >> r & 1) != 0;
   }
-  /// The next tile and its page-table entry; no tile is -1.
-  __device__ __forceinline__ int2 next_exact(const detail::Segment& s, ExactCursor& cursor) {
+
+  /// Which tiles of exact pages are left to this warp: those of its range from `tile` on, then lanes' `mine` from
+  /// `index` on, which ends with -1.
+  struct ExactCursor {
+    int32_t tile, last, mine, index;
+  };
+  /// Tiles of exact pages mostly lie side by side, so the warps of a team take turns at what they all have listed. A
+  /// warp with more of them than a list holds keeps them all.
+  __device__ __forceinline__ ExactCursor share_exact(const detail::Segment& s) const {
+    const Range range = warp_range(s);
+    const bool listed = num_listed_ <= 32;
+    ExactCursor cursor = {listed ? range.last : range.first, range.last, -1, 0};
+    __syncwarp();  // The ring has been read.
+    if (lane_ < num_listed_) store_shared_4(stages_ + 4 * lane_, static_cast<uint32_t>(listed_));
+    if (lane_ == 0) store_shared_4(stages_ + 4 * 32, listed ? static_cast<uint32_t>(num_listed_) : 0);
+    sync_team();
+    int32_t index = alone() ? lane_ : warp_ + Traits::kWarps * lane_;
+    for (int32_t w = alone() ? warp_ : 0; w < (alone() ? warp_ + 1 : Traits::kWarps); ++w) {
+      const uint32_t list = shared_address(shared_.stages[w]);
+      const auto count = static_cast<int32_t>(load_shared_4(list + 4 * 32));
+      if (index >= 0 && index < count) cursor.mine = static_cast<int32_t>(load_shared_4(list + 4 * index));
+      index -= count;
+    }
+    sync_team();
+    return cursor;
+  }
+  __device__ __forceinline__ int32_t exact_entry(const detail::Segment& s, int32_t tile) const {
+    return __ldg(&p_.page_table[s.request * p_.page_table_stride + (16 * tile >> p_.page_shift)]);
+  }
+  /// The next tile, or -1.
+  __device__ __forceinline__ int32_t next_exact(const detail::Segment& s, ExactCursor& cursor) const {
     while (cursor.tile < cursor.last) {
       const int32_t tile = cursor.tile++;
-      const int32_t entry = __shfl_sync(0xffffffffu, lane_entry(s, tile), 0);
-      if (is_exact_page(entry)) return make_int2(tile, entry);
+      if (is_exact_page(exact_entry(s, tile))) return tile;
     }
-    for (; cursor.warp <= (alone() ? warp_ : Traits::kWarps - 1); ++cursor.warp) {
-      int32_t count = shared_.exact[cursor.warp].count;
-      if (count > Traits::kListedExact) count = 0;
-      if (cursor.turn < count) {
-        const int2 found = shared_.exact[cursor.warp].tiles[cursor.turn];
-        cursor.turn += alone() ? 1 : Traits::kWarps;
-        return found;
-      }
-      cursor.turn -= count;
-    }
-    return make_int2(-1, 0);
+    return cursor.index < 32 ? __shfl_sync(0xffffffffu, cursor.mine, cursor.index++) : -1;
   }
 
-  /// Tiles of exact pages mostly lie side by side, so the team's warps take turns.
+  /// Copies a tile of an exact page to the warp's ring.
+  __device__ __forceinline__ void copy_exact(const detail::Segment& s, int32_t tile) const {
+    using Rows = typename Traits::ExactRows;
+    const PoolParams& pool = p_.exact;
+    const uint8_t* page = page_of(pool, exact_entry(s, tile));
+    const uint8_t* k_rows = page + (pool.k.data + pool.k.data_head * s.head);
+    const uint8_t* v_rows = page + (pool.v.data + pool.v.data_head * s.head);
+    const int32_t in_page = (1 << p_.page_shift) - 1;
+#pragma unroll 2
+    for (int i = lane_; i < 16 * Rows::kChunks; i += 32) {
+      const int row = i / Rows::kChunks, chunk = i % Rows::kChunks;
+      const uint32_t to = stages_ + Rows::offset(row, chunk);
+      const int32_t token = (tile * Traits::kTileTokens + row) & in_page;
+      copy_async_16(to, k_rows + token * pool.k.data_token + 16 * chunk);
+      copy_async_16(to + Rows::kBytes, v_rows + token * pool.v.data_token + 16 * chunk);
+    }
+    commit_copies();
+  }
+
   __device__ void attend_exact(const detail::Segment& s) {
-    sync_team();
-    batch_first_ = kNoBatch;
-    ExactCursor cursor = exact_cursor(s);
-    int2 next = next_exact(s, cursor);
-    if (next.x < 0) return;
+    ExactCursor cursor = share_exact(s);
+    int32_t tile = next_exact(s, cursor);
+    if (tile < 0) return;
     leave_base_units();
-    for (; next.x >= 0; next = next_exact(s, cursor)) {
-      const int32_t tile = next.x, entry = next.y;
-      const PoolParams& pool = p_.exact;
-      const int32_t in_page = (1 << p_.page_shift) - 1;
-      const uint8_t* page = page_of(pool, entry);
-      const int32_t token = tile * Traits::kTileTokens;
-      ExactKTile<kLaneDims, kHeadDim> k;
-      const uint8_t* k_rows = page + (pool.k.data + pool.k.data_head * s.head);
-      k.load(k_rows + ((token + g_) & in_page) * pool.k.data_token,
-             k_rows + ((token + 8 + g_) & in_page) * pool.k.data_token, t_);
+    for (; tile >= 0; tile = next_exact(s, cursor)) {
+      __syncwarp();  // The ring has been read.
+      copy_exact(s, tile);
+      wait_copies<0>();
+      __syncwarp();
+      const uint32_t v_rows = stages_ + Traits::ExactRows::kBytes;
+      const ExactKTile<kLaneDims, kHeadDim> k{stages_, g_, t_};
       float c[1][kRowTiles][4];
       products(k, c[0]);
-      VTile<F16, kHeadDim> v;
-      const uint8_t* v_rows = page + (pool.v.data + pool.v.data_head * s.head);
-#pragma unroll
-      for (int i = 0; i < 4; ++i) v.load_row(i, v_rows + ((token + v_token(i, t_)) & in_page) * pool.v.data_token, g_);
       if (tile < s.full_begin || tile >= s.full_end) {
         hide(visible<1>(s, tile), c);
-#pragma unroll
-        for (int i = 0; i < 4; ++i)
-          if (token + v_token(i, t_) >= s.kv_len) v.clear(i);
+        VTile<F16, kHeadDim>::clear_rows(v_rows, 0, min(s.kv_len - tile * Traits::kTileTokens, Traits::kTileTokens),
+                                         lane_);
+        __syncwarp();
       }
       softmax(c);
+      VTile<F16, kHeadDim> v;
+      v.load(v_rows, 0, VTile<F16, kHeadDim>::lane_read(g_, t_));
       accumulate(v, c[0]);
     }
   }
 
   /// One stage holds sums between segments while the others hold what was copied ahead.
   static constexpr int kAhead = Traits::kStages - 1;
+  static_assert(!Traits::kHalves || kAhead % 2 == 0, "the next of two halves is known when the program is compiled");
   LaneCopies copies_;
   const uint32_t q_lane_ = shared_address(&shared_.q[0][0][Traits::kSharedRows ? lane_ : 0]);
   int32_t copy_index_ = -1;  ///< Of the segment whose tiles are copied, this one or the following.
   int32_t next_ = 0, copy_last_ = 0;
+  /// Whether the only segment was guessed: its first entries are known, and unless pages may be exact, its first copies
+  /// under way.
+  bool is_begun_ = false;
+  typename Base::QueryRows guessed_rows_;
+  /// The tiles of exact pages that the warp has come upon; lane i has the i-th.
+  int32_t listed_ = 0, num_listed_ = 0;
   uint32_t from_ = stages_, to_ = stages_ + kAhead * Traits::kStageBytes;
 };
 

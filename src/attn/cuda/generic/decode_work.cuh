@@ -23,6 +23,13 @@ inline constexpr float kLeastFactor = 1e-30f;
 __device__ __forceinline__ uint32_t pack_out(DType dtype, float low, float high) {
   return dtype == DType::kF16 ? pack_f16(low, high) : pack_bf16(low, high);
 }
+/// A word of global memory past L1, which would keep it: a kernel that has not ended may write it.
+__device__ __forceinline__ int32_t load_past_l1(const int32_t* p) {
+  int32_t v;
+  asm volatile("ld.relaxed.gpu.global.s32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+  return v;
+}
+
 /// Four adjacent elements; `index` is a multiple of four.
 __device__ __forceinline__ void store_out(void* out, DType dtype, int64_t index, float4 v) {
   if (dtype == DType::kF32) {
@@ -134,12 +141,36 @@ class DecodeWork : protected DecodeContext<Traits> {
     __device__ int32_t tiles() const { return tile_end - tile_begin; }
   };
 
-  __device__ Extent extent(int32_t request) const {
+  /// What the device's memory says of a request.
+  struct Lengths {
+    int32_t q_begin, q_end, kv_len;
+    __device__ __forceinline__ bool operator==(const Lengths& other) const {
+      return q_begin == other.q_begin && q_end == other.q_end && kv_len == other.kv_len;
+    }
+  };
+
+  /// A guess is read while the kernels before this one may still write.
+  __device__ __forceinline__ Lengths lengths(int32_t request, bool guess = false) const {
+    const int32_t *q = p_.q_offsets + request, *kv = p_.kv_lens + request;
+    if (guess) return {detail::load_past_l1(q), detail::load_past_l1(q + 1), detail::load_past_l1(kv)};
+    return {q[0], q[1], kv[0]};
+  }
+  /// Whether no address that follows from a guess lies outside what the caller has named. Lengths that do not fit each
+  /// other may add up to anything.
+  __device__ __forceinline__ bool is_plausible(const detail::Segment& s) const {
+    return s.request < p_.num_requests && s.head >= 0 && s.head < p_.num_kv_heads && s.row_tile >= 0;
+  }
+  __device__ __forceinline__ bool are_plausible(const Lengths& l) const {
+    const int64_t most = p_.page_table_stride << p_.page_shift;
+    return l.q_begin >= 0 && l.q_begin <= l.q_end && l.q_end <= p_.num_tokens && l.kv_len >= 0 && l.kv_len <= most;
+  }
+
+  __device__ __forceinline__ Extent extent(int32_t request) const { return extent(request, lengths(request)); }
+  __device__ __forceinline__ Extent extent(int32_t request, const Lengths& lengths) const {
     Extent e;
-    e.q_begin = p_.q_offsets[request];
-    const int32_t q_end = p_.q_offsets[request + 1], length = p_.kv_lens[request];
-    e.q_len = q_end - e.q_begin;
-    e.global_len = e.q_len > 0 ? length : 0;
+    e.q_begin = lengths.q_begin;
+    e.q_len = lengths.q_end - e.q_begin;
+    e.global_len = e.q_len > 0 ? lengths.kv_len : 0;
     e.kv_len = owned_keys(e.global_len, p_.cp_rank, p_.cp_size, p_.cp_interleave);
     e.row_tiles = (e.q_len * p_.group + kRows - 1) / kRows;
     const int32_t oldest = p_.window > 0 ? max(e.global_len - e.q_len - p_.window + 1, 0) : 0;
@@ -170,21 +201,34 @@ class DecodeWork : protected DecodeContext<Traits> {
   /// prefix_[r] = positions before request r, and the chunks, which it returns; every block computes the same. Rows
   /// that see no key are written. Warps that work alone, and else the first warp, may look at the rest at once, other
   /// warps after a barrier.
-  __device__ detail::Chunks scan_lengths() { return p_.num_requests <= 32 ? scan_few() : scan_many(); }
+  __device__ detail::Chunks scan_lengths() { return p_.num_requests <= 32 ? scan_few(false) : scan_many(); }
+  /// What a guess gives where it fails, or where segments are more than one.
+  __device__ __forceinline__ static detail::Chunks no_guess() { return {-1, 0, 0, detail::Sharing::kBlock}; }
+  static constexpr int32_t kMostGuessed = 32;  ///< Requests: a lane looks at one.
 
-  /// A lane a request; each warp by itself.
-  __device__ detail::Chunks scan_few() {
+  /// Whether a guess was right: it took the lengths that the kernels before this one have left. Each warp by itself.
+  __device__ __forceinline__ bool confirm_lengths(const Lengths& now) {
+    if (!__all_sync(0xffffffffu, now == guessed_)) return false;
+    const Extent e = extent(lane_request(), now);
+    write_empty(__ballot_sync(0xffffffffu, lane_ < p_.num_requests && (e.tiles() <= 0 || e.row_tiles == 0)));
+    return true;
+  }
+  /// The lane's request, of up to 32.
+  __device__ __forceinline__ int32_t lane_request() const { return lane_ < p_.num_requests ? lane_ : 0; }
+  __device__ __forceinline__ Lengths lane_lengths(bool guess) const { return lengths(lane_request(), guess); }
+  /// A lane a request; each warp by itself. A guess finds the warp's one segment and does nothing else: it writes no
+  /// rows and waits at no barrier, so that warps may part over it.
+  __device__ __forceinline__ detail::Chunks scan_few(bool guess) {
     const bool is_one = lane_ < p_.num_requests;
-    const Extent e = extent(is_one ? lane_ : 0);
+    guessed_ = lane_lengths(guess);
+    if (guess && !__all_sync(0xffffffffu, are_plausible(guessed_))) return no_guess();
+    const Extent e = extent(lane_request(), guessed_);
     const int32_t tiles = is_one ? max(e.tiles(), 0) : 0;
     const int32_t items = tiles > 0 ? e.row_tiles * p_.num_kv_heads : 0;
     const int32_t least = __reduce_min_sync(0xffffffffu, items > 0 ? tiles : 0x7fffffff);
     const int32_t most = __reduce_max_sync(0xffffffffu, tiles);
     const uint32_t empty = __ballot_sync(0xffffffffu, is_one && items == 0);
-    if (empty != 0) [[unlikely]] {
-      for (int32_t r = block(); r < p_.num_requests; r += num_blocks())
-        if ((empty >> r & 1) != 0) write_empty_rows(r);
-    }
+    if (!guess) write_empty(empty);
     // Where each item gets parts of its own, a block's segment is found at once.
     const bool alike = least == most;
     const int32_t cluster = cluster_size(), num_blocks = this->num_blocks();
@@ -195,6 +239,9 @@ class DecodeWork : protected DecodeContext<Traits> {
     const int32_t each = alike ? parts : 1;
     if (each > 0 && num_items * each <= num_blocks) [[likely]]
       return find_part(e, items, parts, items_before * each, num_items * each, cluster);
+    if (guess) return no_guess();
+    // Segments and prefix sums are the block's from here on, and other warps may still write what they guess.
+    if constexpr (Traits::kGuesses) sync_block();
     int32_t before = most * items_before;
     if (!alike) before = inclusive_sum(tiles * items, lane_);
     const detail::Chunks chunks =
@@ -216,7 +263,8 @@ class DecodeWork : protected DecodeContext<Traits> {
 
   /// Parts that an item of so many tiles is cut into where blocks abound, whole clusters of them.
   __device__ __forceinline__ static int32_t parts_of(int32_t tiles, int32_t cluster) {
-    const int32_t least = (cluster > 1 ? Traits::kPartTiles : Traits::kMinPart) * cluster;  // A power of two.
+    const int32_t least_block = cluster == 1 ? Traits::kMinPart : Traits::kPartTiles / (cluster > 4 ? 2 : 1);
+    const int32_t least = least_block * cluster;  // A power of two.
     return min((tiles + least - 1) >> (31 - __clz(least)), kMaxDecodeBlocks) * cluster;
   }
   /// The same for items that are all alike: as many parts as there are blocks for, or 0 where that leaves more than a
@@ -421,6 +469,13 @@ class DecodeWork : protected DecodeContext<Traits> {
       prefetch_l2(reinterpret_cast<const uint8_t*>(p_.page_table) + byte);
   }
 
+  /// Of the first 32 requests, bit by bit.
+  __device__ __forceinline__ void write_empty(uint32_t empty) {
+    if (empty == 0) [[likely]]
+      return;
+    for (int32_t r = block(); r < p_.num_requests; r += num_blocks())
+      if ((empty >> r & 1) != 0) write_empty_rows(r);
+  }
   /// Rows that see no key have no work units: blocks write them together, before the real work.
   __device__ void write_empty_rows(int32_t request) {
     const int32_t num_q_heads = p_.num_kv_heads * p_.group;
@@ -433,6 +488,10 @@ class DecodeWork : protected DecodeContext<Traits> {
     for (int32_t i = threadIdx.x; i < count * num_q_heads; i += Traits::kThreads)
       p_.lse[static_cast<int64_t>(begin) * num_q_heads + i] = -INFINITY;
   }
+
+ private:
+  /// What the lane guessed from.
+  Lengths guessed_;
 };
 
 }  // namespace kvant::attn::cuda

@@ -24,9 +24,10 @@ struct DecodeSharedTraits : DecodeTraits<KCodec, VCodec, kHeadDim, kRowTiles, kE
   using Params = SharingDecodeParams;
   static constexpr bool kShares = true;
   static constexpr bool kClusters = false;
+  static constexpr bool kGuesses = false;  ///< How blocks divide takes lengths that are final.
   /// As many warps a multiprocessor as the decode kernel has.
-  static constexpr int kTeams = Base::kMinBlocks == 4 ? 2 : Base::kMinBlocks;
-  static constexpr int kResident = Base::kMinBlocks / kTeams;
+  static constexpr int kTeams = Base::kHalves ? 3 : Base::kMinBlocks == 4 ? 2 : Base::kMinBlocks;
+  static constexpr int kResident = Base::kHalves ? 1 : Base::kMinBlocks / kTeams;
   static_assert(kTeams >= 2, "two warpgroups for shared pages");
   using Pages = SharedPagesTraits<KCodec::kBf16Math ? TileSource::kBf16 : TileSource::kQuantised, kHeadDim>;
   struct SharedStorage : Base::SharedStorage {
