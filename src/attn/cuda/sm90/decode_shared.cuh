@@ -25,7 +25,8 @@ struct DecodeSharedTraits : DecodeTraits<KCodec, VCodec, kHeadDim, kRowTiles, kE
   static constexpr bool kShares = true;
   static constexpr bool kClusters = false;
   static constexpr bool kGuesses = false;  ///< How blocks divide takes lengths that are final.
-  /// As many warps a multiprocessor as the decode kernel has.
+  /// As many warps a multiprocessor as the decode kernel has; of bf16 three quarters, which leave registers for the
+  /// loop over shared pages.
   static constexpr int kTeams = Base::kHalves ? 3 : Base::kMinBlocks == 4 ? 2 : Base::kMinBlocks;
   static constexpr int kResident = Base::kHalves ? 1 : Base::kMinBlocks / kTeams;
   static_assert(kTeams >= 2, "two warpgroups for shared pages");
