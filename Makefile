@@ -11,7 +11,7 @@ PREFIX ?= /usr/local
 MODEL := build/models/SmolLM2-135M-Instruct.gguf
 CXX_FILES = $$(git ls-files -co --exclude-standard '*.h' '*.cc' '*.cpp' '*.cu' '*.cuh')
 
-.PHONY: help setup build model vocabularies demo test format lint tidy install clean
+.PHONY: help setup build model vocabularies demo test sanitize format lint tidy install clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' Makefile
@@ -38,6 +38,9 @@ test: setup model ## Build and run every test that needs no GPU
 	@[[ -f build/dev/build.ninja ]] || cmake --preset dev
 	@cmake --build build/dev -j $(JOBS)
 	@ctest --test-dir build/dev -L '^(fast|model)$$' --output-on-failure -j $(JOBS)
+
+sanitize: setup ## Engine tests under the address, undefined-behaviour and thread sanitizers (an hour or more on 2 cores)
+	@tools/sanitize.sh
 
 format: setup ## Rewrite C++ and Python in the project's style
 	@clang-format -i $(CXX_FILES)

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/simd_targets.h"
 #include "kvant/core/thread_pool.h"
 #include "ops/row_loop.h"
-#include "ops/simd_targets.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/activation.cc"

@@ -1,6 +1,6 @@
 #include "ops/f32_kernel.h"
 
-#include "ops/simd_targets.h"
+#include "core/simd_targets.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/f32_kernel.cc"

@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "core/float_bits.h"
-#include "ops/simd_targets.h"
+#include "core/simd_targets.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/int8_kernel.cc"

@@ -2,8 +2,8 @@
 
 #include <cmath>
 
+#include "core/simd_targets.h"
 #include "ops/row_loop.h"
-#include "ops/simd_targets.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/norm.cc"

@@ -4,10 +4,10 @@
 #include <numbers>
 #include <utility>
 
+#include "core/simd_targets.h"
 #include "kvant/core/status.h"
 #include "ops/cuda/decoder_kernels.h"
 #include "ops/row_loop.h"
-#include "ops/simd_targets.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/rope.cc"

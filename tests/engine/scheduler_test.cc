@@ -1,4 +1,5 @@
 #include "engine/speculation/ngram_drafter.h"
+#include "support/random_rounds.h"
 #include "support/scheduler_load.h"
 
 #include <memory>
@@ -205,12 +206,14 @@ TEST_F(SchedulerTest, FindsTheSamePromptInThePrefixCache) {
 
 TEST_F(SchedulerTest, BalancesPagesUnderRandomCancelsAndPreemptions) {
   NgramDrafter drafter;
+  testing::SchedulerModel threaded(3);
   int64_t preemptions = 0, cancelled = 0;
-  for (uint32_t seed = 0; seed < 12; ++seed) {
+  for (uint32_t seed = 0; seed < testing::random_rounds(12); ++seed) {
+    testing::SchedulerModel& model = seed % 5 == 4 ? threaded : *model_;
     const char* formats[] = {"bf16", "nvfp4", "nvfp4:edges=16,0", "e4m3"};
-    const auto cache = model_->cache(formats[seed % 4], 6, seed % 3 > 0, 480 + 16 * (seed % 5));
+    const auto cache = model.cache(formats[seed % 4], 6, seed % 3 > 0, 480 + 16 * (seed % 5));
     Scheduler serving(
-        model_->runner(), *cache,
+        model.runner(), *cache,
         {.max_sequences = 6, .step_tokens = 40, .drafter = seed % 2 == 0 ? &drafter : nullptr, .max_drafts = 3});
     int32_t step = 0;
     const auto answers = run_load(serving, testing::mixed_load(24, model_->vocabulary(), seed, 380), [&](Scheduler& s) {

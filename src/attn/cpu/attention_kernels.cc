@@ -1,6 +1,6 @@
 #include "attn/cpu/attention_kernels.h"
 
-#include "attn/cpu/simd_targets.h"
+#include "core/simd_targets.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "attn/cpu/attention_kernels.cc"

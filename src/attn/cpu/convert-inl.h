@@ -1,5 +1,5 @@
 // Per-target inline code: vectors of fp32 from and to f16, bf16, e4m3 and e5m2, bit for bit as in attn/kv/.
-// Include after attn/cpu/simd_targets.h and hwy/foreach_target.h.
+// Include after core/simd_targets.h and hwy/foreach_target.h.
 
 #if defined(KVANT_ATTN_CPU_CONVERT_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef KVANT_ATTN_CPU_CONVERT_INL_H_

@@ -1,6 +1,6 @@
 #include "attn/cpu/write_tokens.h"
 
-#include "attn/cpu/simd_targets.h"
+#include "core/simd_targets.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "attn/cpu/write_tokens.cc"
