@@ -34,6 +34,7 @@ def test_every_cell_has_its_times(kvant: Callable, tmp_path: Path) -> None:
         assert row["tpot_ms"] > 0
         assert row["products_ms"] > 0
         assert row["attention_ms"] > 0
+        assert 0 < row["empty_ms"] < row["tpot_ms"]
         assert row["kv_bytes"] > 0
 
 

@@ -90,8 +90,10 @@ class Decoder {
   Status normalise(const DeviceBuffer& weight, int64_t num_rows, const int32_t* row_indices);
   Status observe(int32_t layer, int64_t num_tokens, LayerObserver& observer);
   Status multiply(ops::Linear& linear, const ops::LinearArgs& args) {
-    return parts_ == PassParts::kAttention ? Status() : linear.run(args, stream_);
+    return runs_products() ? linear.run(args, stream_) : Status();
   }
+  bool runs_products() const { return parts_ == PassParts::kAll || parts_ == PassParts::kProducts; }
+  bool runs_attention() const { return parts_ == PassParts::kAll || parts_ == PassParts::kAttention; }
   bool runs_rest() const { return parts_ == PassParts::kAll; }
   /// A piece of activations, in elements.
   std::byte* activations(const DeviceBuffer& buffer, int64_t element) const {

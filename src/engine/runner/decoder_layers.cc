@@ -53,7 +53,7 @@ Status Decoder::attention(int32_t index, int64_t num_tokens, std::span<const Pas
   KVANT_RETURN_IF_ERROR(split_qkv(index, num_tokens));
   if (observer != nullptr) KVANT_RETURN_IF_ERROR(observe(index, num_tokens, *observer));
   for (const PassSegment& segment : segments) {
-    if (parts_ == PassParts::kProducts) break;
+    if (!runs_attention()) break;
     const int64_t row = segment.first_token * width.qkv();
     KVANT_RETURN_IF_ERROR(segment.cache->attend(index,
                                                 {.q = activations(q_, segment.first_token * width.q),
@@ -98,7 +98,7 @@ Status Decoder::feed_forward(int32_t index, int64_t num_tokens) {
   const DecoderLayer& weights = weights_.layers[static_cast<size_t>(index)];
   KVANT_RETURN_IF_ERROR(normalise(weights.ffn_norm, num_tokens, nullptr));
   if (weights.experts != nullptr) {
-    if (parts_ == PassParts::kAttention) return {};
+    if (!runs_products()) return {};
     return weights.experts->run(normed_.data(), num_tokens, hidden_.as<float>(), *experts_workspace_, stream_);
   }
   KVANT_RETURN_IF_ERROR(

@@ -41,6 +41,15 @@ enum class PassParts : uint8_t {
   kAll,
   kProducts,   ///< Matrix products.
   kAttention,  ///< Cache writes, ageing, attention.
+  kNothing,    ///< Neither, nor what lies between them: what a pass costs by itself.
+};
+
+/// What beside the draw itself is done to logits in a pass.
+struct DrawParts {
+  bool changes = false;   ///< Biases and penalties.
+  bool logprobs = false;  ///< Log probabilities of drawn tokens.
+
+  friend auto operator<=>(const DrawParts&, const DrawParts&) = default;
 };
 
 /// Requests and rows per request that a pass of decode rows is padded to: few sizes, so that few graphs serve all.

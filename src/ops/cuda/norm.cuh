@@ -1,7 +1,8 @@
 #pragma once
 
 // normalise_kernel: RMS norm of the fp32 residual stream to bf16 activations, a block per row. A thread holds eight
-// channels at a time; the row is read twice, the second time from cache.
+// channels at a time, and those of rows of usual width until they are written; the weights are on their way before the
+// kernel before this one has ended.
 
 #include "ops/cuda/bf16_vector.cuh"
 #include "ops/cuda/launch.cuh"
@@ -9,6 +10,8 @@
 namespace kvant::ops::cuda {
 
 inline constexpr int kNormThreads = 512;
+/// Pieces of eight channels that a thread holds: rows of 8 192 channels. What is beyond is read twice.
+inline constexpr int kNormHeld = 2;
 
 struct NormParams {
   const float* x;              // [rows, dim]
@@ -29,27 +32,49 @@ __device__ __forceinline__ float block_sum(float x) {
   return warp_sum(threadIdx.x % 32 < blockDim.x / 32 ? sums[threadIdx.x % 32] : 0.0f);
 }
 
+/// Eight channels.
+struct NormPiece {
+  float4 a, b;
+
+  __device__ __forceinline__ float square_sum() const {
+    return a.x * a.x + a.y * a.y + a.z * a.z + a.w * a.w + b.x * b.x + b.y * b.y + b.z * b.z + b.w * b.w;
+  }
+  __device__ __forceinline__ Bf16x8 scaled(float scale, const NormPiece& weight) const {
+    return pack({a.x * scale * weight.a.x, a.y * scale * weight.a.y, a.z * scale * weight.a.z, a.w * scale * weight.a.w,
+                 b.x * scale * weight.b.x, b.y * scale * weight.b.y, b.z * scale * weight.b.z,
+                 b.w * scale * weight.b.w});
+  }
+};
+
 }  // namespace detail
 
 __global__ void __launch_bounds__(kNormThreads) normalise_kernel(const __grid_constant__ NormParams params) {
+  using detail::NormPiece;
+  const auto thread = static_cast<int32_t>(threadIdx.x);
+  const int32_t pieces = params.dim / 8;
+  const auto* weight = reinterpret_cast<const NormPiece*>(params.weight);
+  NormPiece w[kNormHeld] = {}, held[kNormHeld] = {};
+#pragma unroll
+  for (int i = 0; i < kNormHeld; ++i)
+    if (thread + i * kNormThreads < pieces) w[i] = weight[thread + i * kNormThreads];
   wait_for_previous_kernel();
   allow_next_kernel();
   const int64_t row = params.row_indices == nullptr ? blockIdx.x : params.row_indices[blockIdx.x];
-  const auto* x = reinterpret_cast<const float4*>(params.x + row * params.dim);
-  const int32_t quads = params.dim / 4;
+  const auto* x = reinterpret_cast<const NormPiece*>(params.x + row * params.dim);
+#pragma unroll
+  for (int i = 0; i < kNormHeld; ++i)
+    if (thread + i * kNormThreads < pieces) held[i] = x[thread + i * kNormThreads];
   float sum = 0.0f;
-  for (int32_t i = static_cast<int32_t>(threadIdx.x); i < quads; i += static_cast<int32_t>(blockDim.x)) {
-    const float4 value = x[i];
-    sum += value.x * value.x + value.y * value.y + value.z * value.z + value.w * value.w;
-  }
+#pragma unroll
+  for (int i = 0; i < kNormHeld; ++i) sum += held[i].square_sum();
+  const int32_t beyond = thread + kNormHeld * kNormThreads;
+  for (int32_t i = beyond; i < pieces; i += kNormThreads) sum += x[i].square_sum();
   const float scale = 1.0f / sqrtf(detail::block_sum(sum) / static_cast<float>(params.dim) + params.epsilon);
-  const auto* weight = reinterpret_cast<const float4*>(params.weight);
   auto* out = reinterpret_cast<Bf16x8*>(params.out + static_cast<int64_t>(blockIdx.x) * params.dim);
-  for (int32_t i = static_cast<int32_t>(threadIdx.x); i < quads / 2; i += static_cast<int32_t>(blockDim.x)) {
-    const float4 a = x[2 * i], b = x[2 * i + 1], wa = weight[2 * i], wb = weight[2 * i + 1];
-    out[i] = pack({a.x * scale * wa.x, a.y * scale * wa.y, a.z * scale * wa.z, a.w * scale * wa.w, b.x * scale * wb.x,
-                   b.y * scale * wb.y, b.z * scale * wb.z, b.w * scale * wb.w});
-  }
+#pragma unroll
+  for (int i = 0; i < kNormHeld; ++i)
+    if (thread + i * kNormThreads < pieces) out[thread + i * kNormThreads] = held[i].scaled(scale, w[i]);
+  for (int32_t i = beyond; i < pieces; i += kNormThreads) out[i] = x[i].scaled(scale, weight[i]);
 }
 
 struct NormAddParams {

@@ -34,12 +34,26 @@ struct QkvParams {
 
 namespace detail {
 
-__device__ __forceinline__ void norm_head(const float* weight, int32_t dim, float epsilon, float* x) {
+/// A head's norm weights, spread over a warp.
+struct HeadWeights {
+  float values[kMaxQkvHeadDim / 32];
+
+  __device__ __forceinline__ void load(const float* weight, int32_t dim) {
+    const int32_t lane = static_cast<int32_t>(threadIdx.x % 32);
+#pragma unroll
+    for (int i = 0; i < kMaxQkvHeadDim / 32; ++i)
+      if (lane + 32 * i < dim) values[i] = weight[lane + 32 * i];
+  }
+};
+
+__device__ __forceinline__ void norm_head(const HeadWeights& weight, int32_t dim, float epsilon, float* x) {
   const int32_t lane = static_cast<int32_t>(threadIdx.x % 32);
   float sum = 0.0f;
   for (int32_t i = lane; i < dim; i += 32) sum += x[i] * x[i];
   const float scale = 1.0f / sqrtf(warp_sum(sum) / static_cast<float>(dim) + epsilon);
-  for (int32_t i = lane; i < dim; i += 32) x[i] = x[i] * scale * weight[i];
+#pragma unroll
+  for (int i = 0; i < kMaxQkvHeadDim / 32; ++i)
+    if (lane + 32 * i < dim) x[lane + 32 * i] = x[lane + 32 * i] * scale * weight.values[i];
   __syncwarp();
 }
 
@@ -59,12 +73,10 @@ __device__ __forceinline__ void turn_head(const QkvParams& params, int64_t token
 }  // namespace detail
 
 __global__ void __launch_bounds__(kQkvWarps * 32) split_qkv_kernel(const __grid_constant__ QkvParams params) {
-  wait_for_previous_kernel();
-  allow_next_kernel();
   __shared__ float rows[kQkvWarps][kMaxQkvHeadDim];
   const int32_t lane = static_cast<int32_t>(threadIdx.x % 32);
   const int64_t index = static_cast<int64_t>(blockIdx.x) * kQkvWarps + threadIdx.x / 32;
-  if (index >= params.num_heads_total) return;
+  if (index >= params.num_heads_total) return;  // Other warps of the block wait.
   const int64_t token = index / params.heads;
   const auto head = static_cast<int32_t>(index - token * params.heads);
   const bool is_q = head < params.num_q_heads;
@@ -73,14 +85,18 @@ __global__ void __launch_bounds__(kQkvWarps * 32) split_qkv_kernel(const __grid_
   const int32_t first_v = (params.num_q_heads + params.num_kv_heads) * params.head_dim_k;
   const int32_t column =
       is_v ? first_v + (head - params.num_q_heads - params.num_kv_heads) * params.head_dim_v : head * params.head_dim_k;
+  const float* norm = is_v ? nullptr : is_q ? params.q_norm : params.k_norm;
+  detail::HeadWeights weights;
+  if (norm != nullptr) weights.load(norm, dim);
+  wait_for_previous_kernel();
+  allow_next_kernel();
   __nv_bfloat16* from = params.qkv + token * params.width + column;
   float* x = rows[threadIdx.x / 32];
   for (int32_t i = lane; i < dim; i += 32)
     x[i] = __bfloat162float(from[i]) + (params.bias == nullptr ? 0.0f : params.bias[column + i]);
   __syncwarp();
 
-  const float* norm = is_q ? params.q_norm : params.k_norm;
-  if (!is_v && norm != nullptr) detail::norm_head(norm, dim, params.epsilon, x);
+  if (norm != nullptr) detail::norm_head(weights, dim, params.epsilon, x);
   if (!is_v) detail::turn_head(params, token, x);
 
   __nv_bfloat16* to =
