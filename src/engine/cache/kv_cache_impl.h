@@ -38,7 +38,9 @@ struct KvCacheSet::Group {
   Mirrored<int64_t> slots;         ///< [max_tokens]
   Mirrored<attn::PageAge> listed;  ///< `ages`, then padding up to num_ages
   Mirrored<int32_t> table;         ///< [max_requests, table_stride]
+  Mirrored<attn::SharedRun> runs;  ///< [max_requests + 1] where pages can be shared
   int64_t num_ages = 0;
+  int32_t num_sharing = 0;  ///< Requests of the step that share pages.
 };
 
 struct KvCacheSet::Impl {
@@ -51,6 +53,7 @@ struct KvCacheSet::Impl {
   Stream stream;
   AttentionPlans plans;
   bool has_edges = false;
+  bool may_share = false;  ///< Several sequences may hold a page, and attention may be told.
   PrefixTree prefixes;
   // One step's data.
   std::vector<StepRow> step;
@@ -108,6 +111,7 @@ struct KvCacheSet::Impl {
   Status create_tables();
   void fill_tables(std::span<const StepRow> rows);
   void pad_tables(StepPadding padding);
+  void find_runs();
 };
 
 }  // namespace kvant::engine

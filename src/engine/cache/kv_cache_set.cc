@@ -33,6 +33,8 @@ Status KvCacheSet::Impl::create_groups(const ModelConfig& config) {
     info.desc.batch_invariant = options.batch_invariant;
     if (spec_needs_profile(info.spec) && options.profile == nullptr) return missing_profile(info.spec);
   }
+  may_share = stream.cuda != nullptr && options.prefix_cache && !options.batch_invariant;
+  limits.shared_runs = may_share;
   KVANT_ASSIGN_OR_RETURN(plans, AttentionPlans::create(infos, limits, device, stream));
   for (const LayerGroup& info : infos) {
     const PoolPages pool = pool_pages(info, pool_shape());
@@ -44,7 +46,8 @@ Status KvCacheSet::Impl::create_groups(const ModelConfig& config) {
                          .base_pages = pool.base,
                          .exact_pages = pool.exact});
     has_edges = has_edges || pages.has_edges();
-    groups.push_back({.info = info, .pages = std::move(pages), .ages = {}, .slots = {}, .listed = {}, .table = {}});
+    groups.push_back(
+        {.info = info, .pages = std::move(pages), .ages = {}, .slots = {}, .listed = {}, .table = {}, .runs = {}});
   }
   return create_tables();
 }
@@ -56,11 +59,13 @@ Status KvCacheSet::Impl::create_tables() {
     return std::max<int64_t>(group.pages.exact().num_pages(), group.pages.has_edges() ? requests : 0);
   };
   const auto table_size = [&](const Group& group) { return requests * group.pages.table_stride(); };
+  const int64_t most_runs = may_share ? requests + 1 : 0;
   int64_t bytes = MirroredBuffer::bytes_for<int32_t>(requests + 1) + MirroredBuffer::bytes_for<int32_t>(requests);
   for (const Group& group : groups) {
     bytes += MirroredBuffer::bytes_for<int64_t>(limits.max_tokens) +
              MirroredBuffer::bytes_for<attn::PageAge>(most_ages(group)) +
-             MirroredBuffer::bytes_for<int32_t>(table_size(group));
+             MirroredBuffer::bytes_for<int32_t>(table_size(group)) +
+             MirroredBuffer::bytes_for<attn::SharedRun>(most_runs);
   }
   KVANT_ASSIGN_OR_RETURN(tables, MirroredBuffer::create(bytes, stream));
   q_offsets = tables.carve<int32_t>(requests + 1);
@@ -70,6 +75,7 @@ Status KvCacheSet::Impl::create_tables() {
     group.slots = tables.carve<int64_t>(limits.max_tokens);
     group.listed = tables.carve<attn::PageAge>(most_ages(group));
     group.table = tables.carve<int32_t>(table_size(group));
+    group.runs = tables.carve<attn::SharedRun>(most_runs);
   }
   return {};
 }
@@ -278,6 +284,7 @@ Status KvCacheSet::begin_step(std::span<const StepRow> rows, StepPadding padding
   impl.step.assign(rows.begin(), rows.end());
   impl.fill_tables(rows);
   impl.pad_tables(padding);
+  impl.find_runs();
   return impl.tables.upload(impl.stream);
 }
 
@@ -345,6 +352,7 @@ std::optional<StepShape> KvCacheSet::step_shape() const {
     if (impl.groups[g].num_ages > impl.step_requests) return std::nullopt;
     shape.num_ages[g] = static_cast<int32_t>(impl.groups[g].num_ages);
     shape.plans[g] = impl.plans.plan_index(g, impl.step_query_len);
+    shape.shares[g] = impl.groups[g].num_sharing > 0;
   }
   return shape;
 }
@@ -379,7 +387,8 @@ Status KvCacheSet::attend(int32_t layer_index, const AttendArgs& args, Stream st
                     .page_table_stride = group.pages.table_stride(),
                     .num_requests = impl.step_requests,
                     .num_tokens = impl.step_tokens,
-                    .sinks = args.sinks},
+                    .sinks = args.sinks,
+                    .shared_runs = group.num_sharing > 0 ? group.runs.device : nullptr},
                    stream);
 }
 

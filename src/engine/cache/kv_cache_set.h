@@ -18,6 +18,7 @@
 #include "kvant/attn/batch.h"
 #include "kvant/attn/edges.h"
 #include "kvant/attn/kv_spec.h"
+#include "kvant/attn/shared_runs.h"
 #include "kvant/core/status.h"
 #include "kvant/core/stream.h"
 #include "kvant/engine/model_config.h"
@@ -43,6 +44,9 @@ struct KvCacheOptions {
   /// Scales of a checkpoint, for layers without conditioning.
   std::shared_ptr<const CheckpointScales> checkpoint_scales = nullptr;
   bool batch_invariant = false;
+  /// Which requests that begin alike read what they share once, where the device has a kernel for it; those of the
+  /// prefix cache alone do. Never in batch-invariant caches.
+  attn::SharedRunRules sharing = {};
   uint64_t id = 0;  ///< Given by the runner.
 };
 
@@ -67,6 +71,7 @@ struct StepShape {
   int32_t num_tokens = 0;
   std::array<int32_t, kMaxGroups> num_ages{};
   std::array<int32_t, kMaxGroups> plans{};
+  std::array<bool, kMaxGroups> shares{};  ///< Whether attention is told which requests share pages.
 
   friend auto operator<=>(const StepShape&, const StepShape&) = default;
 };
@@ -111,6 +116,16 @@ class KvCacheSet {
   void clear_prefixes();
   int32_t num_prefix_blocks() const;
 
+  /// Sequences that begin alike have places next to each other. None where it does not matter: nothing reads shared
+  /// pages once.
+  struct PrefixPlace {
+    int32_t first_page = 0;
+    int32_t prefix = 0;  ///< The end of what is shared.
+
+    friend auto operator<=>(const PrefixPlace&, const PrefixPlace&) = default;
+  };
+  std::optional<PrefixPlace> prefix_place(SequenceId sequence) const;
+
   /// Whether these rows find pages for one step; cached prefixes are given up for them, the least recently used first.
   bool make_room(std::span<const StepRow> rows);
   /// kResourceExhausted when a sequence of `length` tokens exceeds the pools even alone.
@@ -121,6 +136,8 @@ class KvCacheSet {
   /// Reserves pages, ages what falls out of the tail, and prepares slots and tables on the device. On failure nothing
   /// has changed. The step before must be done on the device.
   Status begin_step(std::span<const StepRow> rows, StepPadding padding = {});
+  /// Requests of the step that read shared pages once; the most of any layer group.
+  int32_t num_sharing() const;
   /// None where padding cannot make steps alike: too many layer groups, or more ageing pages than requests.
   std::optional<StepShape> step_shape() const;
   /// Writes this step's keys and values of a layer, ages its pages, then attends. Tokens are those of the rows, in

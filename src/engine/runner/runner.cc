@@ -1,6 +1,8 @@
 #include "engine/runner/runner.h"
 
 #include <algorithm>
+#include <optional>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -56,7 +58,8 @@ struct Runner::Impl {
   LayerObserver* observer = nullptr;
   // One batch.
   std::vector<Progress> progress;
-  std::vector<size_t> order;  ///< Rows by cache set, then phase.
+  std::vector<size_t> order;  ///< Rows by cache set, then phase, then on CUDA prefix.
+  std::vector<std::optional<KvCacheSet::PrefixPlace>> places;
   // One pass.
   std::vector<int32_t> tokens;
   std::vector<int32_t> positions;
@@ -69,6 +72,8 @@ struct Runner::Impl {
 
   Status check(std::span<const BatchRow> rows, const float* logits) const;
   void start(std::span<const BatchRow> rows, float* logits);
+  /// Decodes that begin alike become neighbours: attention reads what neighbours share once.
+  void put_alike_together(std::span<const BatchRow> rows);
   /// Takes the next part of every unfinished row; false when there is none left.
   bool plan_pass(std::span<const BatchRow> rows);
   Status run_pass(std::span<const BatchRow> rows);
@@ -185,6 +190,20 @@ void Runner::Impl::start(std::span<const BatchRow> rows, float* logits) {
   };
   for (size_t i = 1; i < order.size(); ++i)
     for (size_t j = i; j > 0 && before(order[j], order[j - 1]); --j) std::swap(order[j], order[j - 1]);
+  if (stream.cuda != nullptr) put_alike_together(rows);
+}
+
+void Runner::Impl::put_alike_together(std::span<const BatchRow> rows) {
+  places.resize(rows.size());
+  for (size_t i = 0; i < rows.size(); ++i) places[i] = rows[i].cache->prefix_place(rows[i].sequence);
+  const auto decodes_of = [&](const KvCacheSet* cache) {
+    return [&rows, cache](size_t i) { return rows[i].cache == cache && rows[i].phase == RowPhase::kDecode; };
+  };
+  for (auto begin = order.begin(); begin != order.end();) {
+    const auto end = std::find_if_not(begin, order.end(), decodes_of(rows[*begin].cache));
+    std::sort(begin, end, [&](size_t a, size_t b) { return std::tie(places[a], a) < std::tie(places[b], b); });
+    begin = begin == end ? begin + 1 : end;
+  }
 }
 
 bool Runner::Impl::plan_pass(std::span<const BatchRow> rows) {
