@@ -78,8 +78,8 @@ Result<MirroredBuffer> MirroredBuffer::create(int64_t bytes, Stream stream) {
   return buffer;
 }
 
-Status MirroredBuffer::upload(Stream stream) const {
-  return device_.data() == nullptr ? Status() : copy_bytes(device_.data(), host_.data(), used_, stream);
+Status MirroredBuffer::upload(Stream stream, int64_t bytes) const {
+  return device_.data() == nullptr || bytes == 0 ? Status() : copy_bytes(device_.data(), host_.data(), bytes, stream);
 }
 
 }  // namespace kvant

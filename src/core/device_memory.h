@@ -86,7 +86,9 @@ class MirroredBuffer {
   }
 
   /// Sends all pieces. The host must not write until the stream has passed the copy.
-  Status upload(Stream stream) const;
+  Status upload(Stream stream) const { return upload(stream, used_); }
+  /// Sends the first `bytes` alone.
+  Status upload(Stream stream, int64_t bytes) const;
 
  private:
   static constexpr int64_t kAlignment = 256;

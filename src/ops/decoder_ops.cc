@@ -8,6 +8,7 @@
 
 #include "ops/activation.h"
 #include "ops/cuda/decoder_kernels.h"
+#include "ops/logit_changes.h"
 #include "ops/norm.h"
 #include "ops/row_loop.h"
 #include "ops/sampling.h"
@@ -48,6 +49,41 @@ void split_rows(const SplitQkvArgs& args, Stream stream) {
   for_row_blocks(args.num_tokens, q_width, stream, [&](int64_t begin, int64_t end) {
     for (int64_t token = begin; token < end; ++token) std::copy_n(qkv + token * width, q_width, q + token * q_width);
   });
+}
+
+void draw_on_cpu(const DrawArgs& args, int64_t row) {
+  const std::span logits(args.logits + row * args.vocabulary, static_cast<size_t>(args.vocabulary));
+  const Draw& draw = args.draws[args.row_indices == nullptr ? row : args.row_indices[row]];
+  std::vector<float> logprobs;
+  if (args.logprobs != nullptr && draw.alternatives >= 0) {
+    logprobs.resize(logits.size());
+    log_softmax(logits, logprobs);
+  }
+  for (int32_t i = 0; args.changes != nullptr && i < draw.num_changes; ++i) {
+    const LogitChange& change = args.changes[draw.first_change + i];
+    // Biases may name any token.
+    if (change.token < 0 || change.token >= args.vocabulary) continue;
+    float& logit = logits[static_cast<size_t>(change.token)];
+    logit = changed_logit(logit, change, draw);
+  }
+  if (draw.temperature == 0.0f) {
+    args.out[row] = argmax(logits);
+  } else {
+    Sampler sampler({.temperature = draw.temperature,
+                     .top_k = draw.top_k,
+                     .top_p = draw.top_p,
+                     .min_p = draw.min_p,
+                     .seed = draw.seed});
+    args.out[row] = sampler.sample(logits, {}, draw.step);
+  }
+  if (logprobs.empty()) return;
+  DrawnLogprobs& out = args.logprobs[row];
+  out.drawn = logprobs[static_cast<size_t>(args.out[row])];
+  const std::vector<int32_t> best = most_likely(logprobs, draw.alternatives);
+  for (size_t rank = 0; rank < best.size(); ++rank) {
+    out.tokens[rank] = best[rank];
+    out.logprobs[rank] = logprobs[static_cast<size_t>(best[rank])];
+  }
 }
 
 }  // namespace
@@ -147,12 +183,20 @@ Result<DeviceSampler> DeviceSampler::create(int64_t max_rows, Stream stream) {
   if (stream.cuda == nullptr) return out;
   KVANT_ASSIGN_OR_FAIL(out.scratch_,
                        DeviceBuffer::create(MemoryKind::kCuda, cuda::argmax_scratch_bytes(max_rows), "drawing tokens"));
+  KVANT_ASSIGN_OR_FAIL(out.before_, DeviceBuffer::create(MemoryKind::kCuda, kMaxLogitChanges * int64_t{sizeof(float)},
+                                                         "drawing tokens"));
+  KVANT_ASSIGN_OR_FAIL(out.log_sums_,
+                       DeviceBuffer::create(MemoryKind::kCuda, max_rows * int64_t{sizeof(double)}, "drawing tokens"));
   return out;
 }
 
 Status DeviceSampler::run(const DrawArgs& args, Stream stream) const {
   KVANT_CHECK(args.num_rows <= max_rows_);
   if (stream.cuda != nullptr) {
+    auto* before = before_.as<float>();
+    auto* log_sums = log_sums_.as<double>();
+    if (args.logprobs != nullptr) KVANT_RETURN_IF_ERROR(cuda::find_logprobs(args, log_sums, stream.cuda));
+    if (args.changes != nullptr) KVANT_RETURN_IF_ERROR(cuda::change_logits(args, before, stream.cuda));
     KVANT_RETURN_IF_ERROR(cuda::argmax({.logits = args.logits,
                                         .num_rows = args.num_rows,
                                         .vocabulary = args.vocabulary,
@@ -160,24 +204,11 @@ Status DeviceSampler::run(const DrawArgs& args, Stream stream) const {
                                         .scratch = scratch_.data(),
                                         .max_rows = max_rows_},
                                        stream.cuda));
-    return cuda::draw(args, stream.cuda);
+    KVANT_RETURN_IF_ERROR(cuda::draw(args, stream.cuda));
+    if (args.logprobs == nullptr) return {};
+    return cuda::find_drawn_logprobs(args, before, log_sums, stream.cuda);
   }
-  const auto vocabulary = static_cast<size_t>(args.vocabulary);
-  for (int64_t row = 0; row < args.num_rows; ++row) {
-    const std::span logits(args.logits + row * args.vocabulary, vocabulary);
-    const Draw& draw = args.draws[args.row_indices == nullptr ? row : args.row_indices[row]];
-    if (draw.temperature == 0.0f) {
-      args.out[row] = argmax(logits);
-      continue;
-    }
-    std::vector<float> own(logits.begin(), logits.end());
-    Sampler sampler({.temperature = draw.temperature,
-                     .top_k = draw.top_k,
-                     .top_p = draw.top_p,
-                     .min_p = draw.min_p,
-                     .seed = draw.seed});
-    args.out[row] = sampler.sample(own, {}, draw.step);
-  }
+  for (int64_t row = 0; row < args.num_rows; ++row) draw_on_cpu(args, row);
   return {};
 }
 

@@ -97,24 +97,32 @@ struct GateArgs {
 Status apply_gate(const GateArgs& args, Stream stream);
 
 struct DrawArgs {
-  const float* logits = nullptr;  ///< [num_rows, vocabulary]
+  float* logits = nullptr;  ///< [num_rows, vocabulary]; changed where `changes` are given.
   int64_t num_rows = 0;
   int64_t vocabulary = 0;
   const Draw* draws = nullptr;           ///< How tokens are drawn, by row index.
   const int32_t* row_indices = nullptr;  ///< [num_rows]; null = 0, 1, ...
   int32_t* out = nullptr;                ///< [num_rows]
+  /// What `draws` change of the logits; null = nothing, whatever they say. At most kMaxLogitChanges.
+  const LogitChange* changes = nullptr;
+  DrawnLogprobs* logprobs = nullptr;  ///< [num_rows], of rows that want some; null = none do.
 };
+/// Of all rows that are drawn at once.
+inline constexpr int64_t kMaxLogitChanges = int64_t{1} << 18;
+
 /// Draws tokens where the logits are. Made once: holds what a draw needs.
 class DeviceSampler {
  public:
   static Result<DeviceSampler> create(int64_t max_rows, Stream stream);
   /// out[row] = a token drawn from the row. Without temperature it is the index of the largest logit, the lowest one on
   /// ties; NaN counts as minus infinity. With one, the same logits and draw give the same token on one kind of device;
-  /// the CPU's differs from the GPU's.
+  /// the CPU's differs from the GPU's. Changed logits are the same bits on both.
   Status run(const DrawArgs& args, Stream stream) const;
 
  private:
-  DeviceBuffer scratch_;  ///< CUDA: best so far and blocks done, per row; zero between calls.
+  DeviceBuffer scratch_;   ///< CUDA: best so far and blocks done, per row; zero between calls.
+  DeviceBuffer before_;    ///< CUDA: logits as they were before each change.
+  DeviceBuffer log_sums_;  ///< CUDA: [max_rows] double
   int64_t max_rows_ = 0;
 };
 

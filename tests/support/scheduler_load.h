@@ -35,14 +35,18 @@ struct LoadAnswer {
 /// A tiny model with a profile, and caches as a scheduler wants them.
 class SchedulerModel {
  public:
-  explicit SchedulerModel(int num_threads = 1, const TinyLlamaConfig& config = {}) : pool_(num_threads) {
+  explicit SchedulerModel(int num_threads = 1, const TinyLlamaConfig& config = {}, bool cuda = false)
+      : pool_(num_threads) {
     engine::ModelSource source = open_model(tiny_llama_gguf(config));
     const std::string hash = source.hash;
-    runner_ =
-        engine::Runner::create(
-            std::move(source),
-            {.weights = engine::WeightFormat::kF32, .max_batch_tokens = 256, .max_requests = 16, .progress = {}}, pool_)
-            .value();
+    runner_ = engine::Runner::create(std::move(source),
+                                     {.weights = cuda ? engine::WeightFormat::kBf16 : engine::WeightFormat::kF32,
+                                      .max_batch_tokens = 256,
+                                      .max_requests = 16,
+                                      .cuda = cuda,
+                                      .progress = {}},
+                                     pool_)
+                  .value();
     const std::vector<int32_t> text = random_tokens(512, vocabulary(), 9);
     profile_ = std::make_shared<const engine::KvProfile>(
         engine::calibrate(*runner_, text, engine::kCalibrationContext, hash, {}).value());

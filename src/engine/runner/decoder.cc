@@ -109,7 +109,38 @@ Status Decoder::send_tokens(const DecoderPass& pass) {
   std::copy(pass.wanted.begin(), pass.wanted.end(), wanted_.host);
   std::fill_n(draws_.host, draws_.count, ops::Draw{});
   for (size_t i = 0; i < pass.wanted.size(); ++i) draws_.host[pass.wanted[i]] = pass.draws[i];
+  KVANT_RETURN_IF_ERROR(send_changes(pass));
   return step_.upload(stream_);
+}
+
+Status Decoder::send_changes(const DecoderPass& pass) {
+  draw_parts_ = {
+      .changes = std::any_of(pass.changes.begin(), pass.changes.end(), [](const auto& list) { return !list.empty(); }),
+      .logprobs =
+          std::any_of(pass.logprobs.begin(), pass.logprobs.end(), [](const auto* to) { return to != nullptr; })};
+  if (draw_parts_.logprobs && logprobs_.data() == nullptr) {
+    const int64_t bytes = head_rows_ * int64_t{sizeof(ops::DrawnLogprobs)};
+    const MemoryKind host = stream_.cuda != nullptr ? MemoryKind::kPinned : MemoryKind::kHost;
+    KVANT_ASSIGN_OR_RETURN(logprobs_, DeviceBuffer::create(memory_of(stream_), bytes, "log probabilities"));
+    KVANT_ASSIGN_OR_RETURN(host_logprobs_, DeviceBuffer::create(host, bytes, "log probabilities"));
+  }
+  if (!draw_parts_.changes) return {};
+  if (changes_.host == nullptr) {
+    constexpr int64_t kBytes = MirroredBuffer::bytes_for<ops::LogitChange>(ops::kMaxLogitChanges);
+    KVANT_ASSIGN_OR_RETURN(changes_step_, MirroredBuffer::create(kBytes, stream_));
+    changes_ = changes_step_.carve<ops::LogitChange>(ops::kMaxLogitChanges);
+  }
+  int64_t used = 0;
+  for (size_t i = 0; i < pass.wanted.size(); ++i) {
+    const std::span<const ops::LogitChange> list = pass.changes[i];
+    KVANT_CHECK(used + std::ssize(list) <= changes_.count);
+    ops::Draw& draw = draws_.host[pass.wanted[i]];
+    draw.first_change = static_cast<int32_t>(used);
+    draw.num_changes = static_cast<int32_t>(list.size());
+    std::copy(list.begin(), list.end(), changes_.host + used);
+    used += std::ssize(list);
+  }
+  return changes_step_.upload(stream_, used * int64_t{sizeof(ops::LogitChange)});
 }
 
 Status Decoder::run(const DecoderPass& pass, LayerObserver* observer) {

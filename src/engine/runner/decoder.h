@@ -39,6 +39,9 @@ struct DecoderPass {
   std::span<float* const> logits;    ///< where each goes, [vocabulary]; null where only the next token is wanted,
   std::span<int32_t* const> drawn;   ///< where the next token goes; null = nowhere,
   std::span<const ops::Draw> draws;  ///< and how it is drawn.
+  /// What is changed of the logits before, at most kMaxLogitChanges in all,
+  std::span<const std::span<const ops::LogitChange>> changes;
+  std::span<ops::DrawnLogprobs* const> logprobs;  ///< and where log probabilities go; null = nowhere.
 };
 
 /// The decoder-only transformer that a ModelConfig describes, on the device of a stream. Buffers are sized once for
@@ -66,6 +69,8 @@ class Decoder {
   Status create_experts_workspace(int64_t max_tokens);
   Status send_tokens(const DecoderPass& pass);
   Status run_layers(int64_t num_tokens, std::span<const PassSegment> segments, LayerObserver* observer);
+  /// Lists what is changed of the logits. Memory for it and for log probabilities is made when first needed.
+  Status send_changes(const DecoderPass& pass);
   Status run_captured(const DecoderPass& pass, const StepShape& shape);
   Status attention(int32_t layer, int64_t num_tokens, std::span<const PassSegment> segments, LayerObserver* observer);
   Status split_qkv(int32_t layer, int64_t num_tokens);
@@ -108,7 +113,9 @@ class Decoder {
   MirroredBuffer step_;
   Mirrored<int32_t> tokens_, positions_, wanted_;
   Mirrored<ops::Draw> draws_;  ///< By token of the pass.
-  DeviceBuffer hidden_;        ///< [max_tokens, hidden] fp32: rounding it would add up over the layers.
+  MirroredBuffer changes_step_;
+  Mirrored<ops::LogitChange> changes_;
+  DeviceBuffer hidden_;  ///< [max_tokens, hidden] fp32: rounding it would add up over the layers.
   // Activations, [max_tokens, ...].
   DeviceBuffer normed_;
   DeviceBuffer qkv_;
@@ -122,6 +129,9 @@ class Decoder {
   DeviceBuffer logits_;      ///< [head_rows, vocabulary] fp32
   DeviceBuffer drawn_;       ///< [head_rows] drawn tokens,
   DeviceBuffer host_drawn_;  ///< and their copy for the host.
+  DeviceBuffer logprobs_;    ///< [head_rows] DrawnLogprobs,
+  DeviceBuffer host_logprobs_;
+  DrawParts draw_parts_;  ///< Of this pass.
   ops::DeviceSampler sampler_;
   int64_t head_rows_ = 0;
   GraphCache graphs_;

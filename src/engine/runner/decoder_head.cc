@@ -15,11 +15,15 @@ Status Decoder::deliver(const DecoderPass& pass, int64_t begin, int64_t end, con
   KVANT_RETURN_IF_ERROR(synchronise(stream_));
   for (int64_t i = begin; i < end; ++i)
     if (int32_t* to = pass.drawn[static_cast<size_t>(i)]; to != nullptr) *to = host_drawn_.as<int32_t>()[row_of(i)];
+  for (int64_t i = begin; draw_parts_.logprobs && i < end; ++i)
+    if (ops::DrawnLogprobs* to = pass.logprobs[static_cast<size_t>(i)]; to != nullptr)
+      *to = host_logprobs_.as<ops::DrawnLogprobs>()[row_of(i)];
   return {};
 }
 
 Status Decoder::run_captured(const DecoderPass& pass, const StepShape& shape) {
-  const GraphCache::Key key{.cache = pass.segments.front().cache->id(), .shape = shape, .parts = parts_};
+  const GraphCache::Key key{
+      .cache = pass.segments.front().cache->id(), .shape = shape, .parts = parts_, .draw_parts = draw_parts_};
   const auto calls = [&]() -> Status {
     KVANT_RETURN_IF_ERROR(run_layers(shape.num_tokens, pass.segments, nullptr));
     return head_rows(shape.num_tokens, nullptr);
@@ -78,13 +82,19 @@ Status Decoder::head_rows(int64_t num_rows, const int32_t* row_indices) {
                {.x = normed_.data(), .num_rows = num_rows, .y = logits_.data(), .output = ops::LinearOutput::kF32}));
   if (runs_rest()) {
     KVANT_RETURN_IF_ERROR(cap_logits(logits_.as<float>(), num_rows));
-    KVANT_RETURN_IF_ERROR(sampler_.run({.logits = logits_.as<float>(),
-                                        .num_rows = num_rows,
-                                        .vocabulary = config_.vocabulary_size,
-                                        .draws = draws_.device,
-                                        .row_indices = row_indices,
-                                        .out = drawn_.as<int32_t>()},
-                                       stream_));
+    KVANT_RETURN_IF_ERROR(
+        sampler_.run({.logits = logits_.as<float>(),
+                      .num_rows = num_rows,
+                      .vocabulary = config_.vocabulary_size,
+                      .draws = draws_.device,
+                      .row_indices = row_indices,
+                      .out = drawn_.as<int32_t>(),
+                      .changes = draw_parts_.changes ? changes_.device : nullptr,
+                      .logprobs = draw_parts_.logprobs ? logprobs_.as<ops::DrawnLogprobs>() : nullptr},
+                     stream_));
+    if (draw_parts_.logprobs)
+      KVANT_RETURN_IF_ERROR(
+          copy_bytes(host_logprobs_.data(), logprobs_.data(), num_rows * int64_t{sizeof(ops::DrawnLogprobs)}, stream_));
   }
   return copy_bytes(host_drawn_.data(), drawn_.data(), num_rows * int64_t{sizeof(int32_t)}, stream_);
 }

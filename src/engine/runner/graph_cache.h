@@ -62,6 +62,7 @@ class GraphCache {
     uint64_t cache = 0;  ///< KvCacheSet::id
     StepShape shape;
     PassParts parts = PassParts::kAll;
+    DrawParts draw_parts = {};
 
     friend auto operator<=>(const Key&, const Key&) = default;
   };

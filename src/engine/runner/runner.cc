@@ -13,6 +13,7 @@
 #include "engine/runner/decoder_weights.h"
 #include "kvant/core/device.h"
 #include "kvant/core/stream.h"
+#include "ops/decoder_ops.h"
 #include "ops/linear.h"
 
 namespace kvant::engine {
@@ -41,6 +42,7 @@ struct Runner::Impl {
     float* logits = nullptr;   ///< Where the row's next logits go,
     int32_t* drawn = nullptr;  ///< or its next drawn token,
     ops::Draw draw = {};       ///< and how that is drawn.
+    size_t num_wanted = 0;     ///< Rows of it that have been planned.
   };
 
   Impl(ModelSource model, ThreadPool& threads)
@@ -69,6 +71,8 @@ struct Runner::Impl {
   std::vector<float*> wanted_logits;
   std::vector<int32_t*> wanted_drawn;
   std::vector<ops::Draw> wanted_draws;
+  std::vector<std::span<const ops::LogitChange>> wanted_changes;
+  std::vector<ops::DrawnLogprobs*> wanted_logprobs;
 
   Status check(std::span<const BatchRow> rows, const float* logits) const;
   void start(std::span<const BatchRow> rows, float* logits);
@@ -112,6 +116,8 @@ Result<std::unique_ptr<Runner>> Runner::create(ModelSource source, const RunnerO
   impl->wanted_logits.reserve(max_tokens);
   impl->wanted_drawn.reserve(max_tokens);
   impl->wanted_draws.reserve(max_tokens);
+  impl->wanted_changes.reserve(max_tokens);
+  impl->wanted_logprobs.reserve(max_tokens);
   impl->segments.reserve(max_tokens);
   impl->step_rows.reserve(max_tokens);
   return std::unique_ptr<Runner>(new Runner(std::move(impl)));
@@ -143,7 +149,9 @@ Result<std::unique_ptr<KvCacheSet>> Runner::create_cache(const KvCacheOptions& o
 }
 
 Status Runner::Impl::check(std::span<const BatchRow> rows, const float* logits) const {
+  int64_t num_changes = 0;
   for (const BatchRow& row : rows) {
+    for (const std::span<const ops::LogitChange> list : row.changes) num_changes += std::ssize(list);
     const int64_t new_length = row.cache->length(row.sequence) + std::ssize(row.tokens);
     if (new_length > row.cache->max_tokens()) {
       return {StatusCode::kInvalidArgument, fmt::format("a sequence would grow to {} tokens; its cache holds {}",
@@ -161,6 +169,9 @@ Status Runner::Impl::check(std::span<const BatchRow> rows, const float* logits) 
     if (row.logits != LogitsWanted::kNone && row.drawn == nullptr && logits == nullptr)
       return {StatusCode::kInvalidArgument, "logits are wanted but there is no place for them"};
   }
+  if (num_changes > ops::kMaxLogitChanges)
+    return {StatusCode::kInvalidArgument,
+            fmt::format("{} changed logits in a batch; the limit is {}", num_changes, ops::kMaxLogitChanges)};
   return {};
 }
 
@@ -248,6 +259,9 @@ void Runner::Impl::add_row(const BatchRow& row, Progress& state) {
     wanted_logits.push_back(state.logits);
     wanted_drawn.push_back(state.drawn);
     wanted_draws.push_back(state.draw);
+    wanted_changes.push_back(row.changes.empty() ? std::span<const ops::LogitChange>() : row.changes[state.num_wanted]);
+    wanted_logprobs.push_back(row.logprobs == nullptr ? nullptr : row.logprobs + state.num_wanted);
+    ++state.num_wanted;
     ++state.draw.step;
     if (state.drawn != nullptr)
       ++state.drawn;
@@ -300,6 +314,8 @@ Status Runner::Impl::run_pass(std::span<const BatchRow> rows) {
   wanted_logits.clear();
   wanted_drawn.clear();
   wanted_draws.clear();
+  wanted_changes.clear();
+  wanted_logprobs.clear();
   StepPadding padding;
   const DecoderPass::Kind kind = classify(rows, padding);
   for (size_t begin = 0; begin < order.size();) {
@@ -324,7 +340,9 @@ Status Runner::Impl::run_pass(std::span<const BatchRow> rows) {
                                 .wanted = wanted,
                                 .logits = wanted_logits,
                                 .drawn = wanted_drawn,
-                                .draws = wanted_draws},
+                                .draws = wanted_draws,
+                                .changes = wanted_changes,
+                                .logprobs = wanted_logprobs},
                                observer);
   for (const PassSegment& segment : segments) segment.cache->end_step();
   return status;

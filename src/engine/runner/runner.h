@@ -31,6 +31,11 @@ struct BatchRow {
   int32_t* drawn = nullptr;
   /// How, with the step of the first wanted row; the next ones follow.
   ops::Draw draw = {};
+  /// What is changed of the logits of each wanted row before its token is drawn; empty = nothing. All rows of a batch
+  /// together: at most ops::kMaxLogitChanges.
+  std::span<const std::span<const ops::LogitChange>> changes = {};
+  /// With `drawn`: receives log probabilities for each wanted row, as draw.alternatives says. Null = none.
+  ops::DrawnLogprobs* logprobs = nullptr;
 };
 
 struct RunnerOptions {

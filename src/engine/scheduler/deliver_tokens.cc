@@ -1,19 +1,12 @@
 #include <algorithm>
+#include <iterator>
 
 #include "engine/scheduler/scheduler.h"
+#include "ops/decoder_ops.h"
 
 namespace kvant::engine {
 
 namespace {
-
-/// Whether the next tokens follow from the logits as they are, so that these need not leave the device. On the CPU
-/// there is nothing to gain for tokens that are not the most likely ones.
-bool draws_on_device(const ScheduledRequest& request, bool cuda) {
-  const ops::SamplingParams& params = request.sampler.params();
-  return (cuda || request.sampler.is_greedy()) && params.repetition_penalty == 1.0f &&
-         params.presence_penalty == 0.0f && params.frequency_penalty == 0.0f && params.logit_bias.empty() &&
-         request.request.logprobs < 0 && !request.request.restrict_logits && request.draft.proposals.empty();
-}
 
 ops::Draw draw_of(const ScheduledRequest& request) {
   const ops::SamplingParams& params = request.sampler.params();
@@ -22,13 +15,46 @@ ops::Draw draw_of(const ScheduledRequest& request) {
           .temperature = params.temperature,
           .top_k = params.top_k,
           .top_p = params.top_p,
-          .min_p = params.min_p};
+          .min_p = params.min_p,
+          .repetition_penalty = params.repetition_penalty,
+          .presence_penalty = params.presence_penalty,
+          .frequency_penalty = params.frequency_penalty,
+          .alternatives = request.request.logprobs};
 }
 
 }  // namespace
 
+bool Scheduler::prepare_draws(ScheduledRequest& request, int64_t num_rows) {
+  if (num_rows == 0 || request.request.restrict_logits || !request.draft.proposals.empty()) return false;
+  const bool changes = request.changes.any(), wants_logprobs = request.request.logprobs >= 0;
+  // On the CPU logits have no way to go, and there is nothing to gain but for the most likely token as it is.
+  if (runner_.stream().cuda == nullptr && (changes || wants_logprobs || !request.sampler.is_greedy())) return false;
+  if (request.request.logprobs > ops::kMaxAlternatives) return false;
+  if (changes) {
+    const auto noted = static_cast<size_t>(request.changes.num_tokens());
+    request.changes.append(std::span(request.tokens).subspan(noted), request.prompt_tokens());
+    // Row i comes after i drafts.
+    const std::span<const int32_t> drafts = request.draft.tokens;
+    const auto most = num_rows * (std::ssize(request.changes.list()) + std::ssize(drafts));
+    if (most > changes_left_) return false;
+    changes_left_ -= most;
+    request.changes_storage.clear();
+    request.changes_storage.reserve(static_cast<size_t>(most));
+    request.row_changes.assign(1, request.changes.list());
+    for (size_t i = 1; i < static_cast<size_t>(num_rows); ++i) {
+      const size_t first = request.changes_storage.size();
+      request.changes.list_after(drafts.first(i), request.changes_storage);
+      request.row_changes.push_back(std::span(request.changes_storage).subspan(first));
+    }
+  }
+  if (wants_logprobs) request.drawn_logprobs.resize(static_cast<size_t>(num_rows));
+  request.drawn.resize(static_cast<size_t>(num_rows));
+  return true;
+}
+
 Status Scheduler::run() {
   batch_.clear();
+  changes_left_ = ops::kMaxLogitChanges;
   int64_t wanted = 0;
   for (const Planned& row : planned_) {
     ScheduledRequest& request = *row.request;
@@ -51,10 +77,9 @@ Status Scheduler::run() {
       case LogitsWanted::kAll: rows = std::ssize(tokens); break;
     }
     request.drawn.clear();
-    if (rows > 0 && !row.scores && draws_on_device(request, runner_.stream().cuda != nullptr))
-      request.drawn.resize(static_cast<size_t>(rows));
-    else
-      wanted += rows;
+    request.drawn_logprobs.clear();
+    request.row_changes.clear();
+    if (row.scores || !prepare_draws(request, rows)) wanted += rows;
     if (row.phase != RowPhase::kDecode) counts_.prompt_tokens += row.num_tokens;
     batch_.push_back({.cache = &cache_,
                       .sequence = request.sequence,
@@ -62,7 +87,9 @@ Status Scheduler::run() {
                       .phase = row.phase,
                       .logits = logits,
                       .drawn = request.drawn.empty() ? nullptr : request.drawn.data(),
-                      .draw = draw_of(request)});
+                      .draw = draw_of(request),
+                      .changes = request.row_changes,
+                      .logprobs = request.drawn_logprobs.empty() ? nullptr : request.drawn_logprobs.data()});
   }
   const auto floats = static_cast<size_t>(wanted * runner_.config().vocabulary_size);
   if (logits_.size() < floats) logits_.resize(floats);
@@ -97,7 +124,10 @@ float* Scheduler::sample(ScheduledRequest& request, int32_t num_drafts, float* l
   int32_t num_accepted = 0;
   bool ended = false;
   for (int32_t i = 0; i <= num_drafts; ++i) {
-    const int32_t token = is_drawn ? request.drawn[static_cast<size_t>(i)]
+    const auto row = static_cast<size_t>(i);
+    if (is_drawn && !request.drawn_logprobs.empty())
+      set_logprobs(request.drawn_logprobs[row], request.drawn[row], request.request.logprobs);
+    const int32_t token = is_drawn ? request.drawn[row]
                                    : next_token(request, i, {logits + i * vocabulary, static_cast<size_t>(vocabulary)});
     if (i < num_drafts && token == request.draft.tokens[static_cast<size_t>(i)]) ++num_accepted;
     const auto& ends = request.request.end_tokens;
@@ -165,6 +195,13 @@ void Scheduler::set_logprobs(std::span<const float> logprobs, int32_t token, int
   logprobs_.chosen = logprob(token);
   logprobs_.top.clear();
   for (const int32_t id : ops::most_likely(logprobs, alternatives)) logprobs_.top.push_back(logprob(id));
+}
+
+void Scheduler::set_logprobs(const ops::DrawnLogprobs& drawn, int32_t token, int32_t alternatives) {
+  logprobs_.chosen = {.token = token, .logprob = drawn.drawn};
+  logprobs_.top.clear();
+  for (int32_t i = 0; i < std::min(alternatives, runner_.config().vocabulary_size); ++i)
+    logprobs_.top.push_back({.token = drawn.tokens[i], .logprob = drawn.logprobs[i]});
 }
 
 float* Scheduler::score(const Planned& row, float* logits) {

@@ -73,11 +73,14 @@ class Scheduler {
   bool add_row(const Planned& row, bool may_preempt);
   void preempt(ScheduledRequest& request);
   Status run();
+  /// Whether the next tokens of a row can be drawn where the logits are; makes ready what that takes.
+  bool prepare_draws(ScheduledRequest& request, int64_t num_rows);
   void deliver();
   /// These two return the logits behind those they have used.
   float* sample(ScheduledRequest& request, int32_t num_drafts, float* logits);
   float* score(const Planned& row, float* logits);
   void set_logprobs(std::span<const float> logprobs, int32_t token, int32_t alternatives);
+  void set_logprobs(const ops::DrawnLogprobs& drawn, int32_t token, int32_t alternatives);
   int32_t next_token(ScheduledRequest& request, int32_t draft_index, std::span<float> logits);
   /// False when too many steps brought nothing new.
   bool note_progress();
@@ -94,6 +97,7 @@ class Scheduler {
   int32_t steps_without_progress_ = 0;
   // One step.
   int32_t budget_ = 0;
+  int64_t changes_left_ = 0;  ///< Logits that may still be changed where they are.
   std::vector<Planned> planned_;
   std::vector<StepRow> step_rows_;
   std::vector<BatchRow> batch_;

@@ -13,6 +13,7 @@
 #include "engine/speculation/drafter.h"
 #include "kvant/core/status.h"
 #include "kvant/engine/engine.h"
+#include "ops/logit_changes.h"
 #include "ops/sampling.h"
 
 namespace kvant::engine {
@@ -57,6 +58,7 @@ struct ScheduledRequest {
         request(std::move(token_request)),
         tokens(request.prompt),
         sampler(request.sampling),
+        changes(request.sampling),
         depth(most_drafts),
         since(Clock::now()) {}
 
@@ -65,13 +67,17 @@ struct ScheduledRequest {
   std::vector<int32_t> tokens;  ///< Prompt, then answer. The newest one is not in the cache yet.
   SequenceId sequence = -1;     ///< While running.
   ops::Sampler sampler;
+  ops::LogitChanges changes;  ///< Of the tokens up to the last step whose tokens were drawn where the logits are.
   TokenResult result;
   DraftDepth depth;
   Draft draft;
   std::vector<int32_t> block;  ///< The rows of a step with drafts.
-  std::vector<int32_t> drawn;  ///< Tokens of the step's rows, where no more is needed of the logits.
-  int32_t most_computed = 0;   ///< Tokens ever in the cache at once: beyond them a step makes progress.
-  int32_t overtaken = 0;       ///< Times a younger request was admitted before it.
+  std::vector<int32_t> drawn;  ///< Tokens of the step's rows, where these are drawn where the logits are,
+  std::vector<ops::DrawnLogprobs> drawn_logprobs;              ///< their log probabilities, if wanted,
+  std::vector<std::span<const ops::LogitChange>> row_changes;  ///< and what is changed before; empty = nothing.
+  std::vector<ops::LogitChange> changes_storage;               ///< Of rows behind drafts.
+  int32_t most_computed = 0;  ///< Tokens ever in the cache at once: beyond them a step makes progress.
+  int32_t overtaken = 0;      ///< Times a younger request was admitted before it.
   bool cancelled = false;
   Clock::time_point since;  ///< Start of the present stage: waiting, prompt, answer.
 

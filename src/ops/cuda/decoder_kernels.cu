@@ -3,9 +3,11 @@
 #include <string>
 
 #include "ops/cuda/argmax.cuh"
+#include "ops/cuda/change_logits.cuh"
 #include "ops/cuda/draw.cuh"
 #include "ops/cuda/elementwise.cuh"
 #include "ops/cuda/launch.cuh"
+#include "ops/cuda/logprobs.cuh"
 #include "ops/cuda/norm.cuh"
 #include "ops/cuda/qkv.cuh"
 
@@ -104,6 +106,41 @@ Status argmax(const ArgmaxArgs& args, void* stream) {
                             .vocabulary = static_cast<int32_t>(args.vocabulary)};
   return launch("argmax", argmax_kernel, dim3(kArgmaxBlocks, static_cast<unsigned>(args.num_rows)), kArgmaxThreads,
                 params, stream);
+}
+
+Status change_logits(const DrawArgs& args, float* before, void* stream) {
+  const ChangeParams params{.logits = args.logits,
+                            .draws = args.draws,
+                            .row_indices = args.row_indices,
+                            .changes = args.changes,
+                            .before = before,
+                            .vocabulary = static_cast<int32_t>(args.vocabulary)};
+  return launch("changed logits", change_logits_kernel, dim3(kChangeBlocks, static_cast<unsigned>(args.num_rows)),
+                kChangeThreads, params, stream);
+}
+
+Status find_logprobs(const DrawArgs& args, double* log_sums, void* stream) {
+  const LogprobParams params{.logits = args.logits,
+                             .draws = args.draws,
+                             .row_indices = args.row_indices,
+                             .log_sums = log_sums,
+                             .out = args.logprobs,
+                             .vocabulary = static_cast<int32_t>(args.vocabulary)};
+  return launch("log probability", logprobs_kernel, static_cast<unsigned>(args.num_rows), kLogprobThreads, params,
+                stream);
+}
+
+Status find_drawn_logprobs(const DrawArgs& args, const float* before, const double* log_sums, void* stream) {
+  const DrawnLogprobParams params{.logits = args.logits,
+                                  .draws = args.draws,
+                                  .row_indices = args.row_indices,
+                                  .changes = args.changes,
+                                  .before = before,
+                                  .log_sums = log_sums,
+                                  .drawn = args.out,
+                                  .out = args.logprobs,
+                                  .vocabulary = static_cast<int32_t>(args.vocabulary)};
+  return launch("log probability", drawn_logprob_kernel, static_cast<unsigned>(args.num_rows), 32, params, stream);
 }
 
 Status draw(const DrawArgs& args, void* stream) {

@@ -36,6 +36,12 @@ constexpr int64_t argmax_scratch_bytes(int64_t max_rows) {
   return max_rows * static_cast<int64_t>(sizeof(uint64_t) + sizeof(uint32_t));
 }
 Status argmax(const ArgmaxArgs& args, void* stream);
+/// `before` [kMaxLogitChanges] receives the logits that are changed, as they were.
+Status change_logits(const DrawArgs& args, float* before, void* stream);
+/// Before logits are changed: alternatives, and `log_sums` [num_rows].
+Status find_logprobs(const DrawArgs& args, double* log_sums, void* stream);
+/// After the draw.
+Status find_drawn_logprobs(const DrawArgs& args, const float* before, const double* log_sums, void* stream);
 /// Replaces the tokens of rows with a temperature; `argmax` of the same rows comes before.
 Status draw(const DrawArgs& args, void* stream);
 

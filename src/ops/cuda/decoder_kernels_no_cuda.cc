@@ -17,6 +17,9 @@ Status soft_cap(float*, int64_t, float, void*) { return unsupported(); }
 Status split_qkv(const SplitQkvArgs&, void*) { return unsupported(); }
 Status apply_gate(const GateArgs&, void*) { return unsupported(); }
 Status argmax(const ArgmaxArgs&, void*) { return unsupported(); }
+Status change_logits(const DrawArgs&, float*, void*) { return unsupported(); }
+Status find_logprobs(const DrawArgs&, double*, void*) { return unsupported(); }
+Status find_drawn_logprobs(const DrawArgs&, const float*, const double*, void*) { return unsupported(); }
 Status draw(const DrawArgs&, void*) { return unsupported(); }
 Status fill_rope_tables(const RopeTableArgs&, void*) { return unsupported(); }
 
