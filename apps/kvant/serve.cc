@@ -176,7 +176,7 @@ Status serve(const ServeOptions& options) {
   std::thread listener([&] { static_cast<void>(http->run()); });
   say(fmt::format("listening on {}", address(http_settings, http->port())));
   host.start();
-  const Status status = serve_until_told(host, signals);
+  Status status = serve_until_told(host, signals);
   if (status.ok()) {
     say("shutting down: running requests are finished first");
     host.drain(std::chrono::seconds(options.drain_seconds), [&] { return signals.arrived_within({}); });

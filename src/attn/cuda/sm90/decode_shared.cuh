@@ -153,9 +153,11 @@ __global__ void __launch_bounds__(128 * Traits::kTeams, Traits::kResident)
   using Storage = typename Traits::SharedStorage;
   uint8_t* team = panel_memory + threadIdx.y * params.team_bytes;
   auto& shared = *reinterpret_cast<Storage*>(team);
-  // Every thread writes the same, so that it has seen it.
-  shared.first_block = Traits::kTeams * division.blocks;
-  shared.part_tiles = division.part_tiles;
+  if (threadIdx.x == 0) {
+    shared.first_block = Traits::kTeams * division.blocks;
+    shared.part_tiles = division.part_tiles;
+  }
+  Traits::sync_block();
   DecodeBlock<Traits>(params.decode, shared, reinterpret_cast<int32_t*>(team + sizeof(Storage))).work();
 }
 
