@@ -18,7 +18,7 @@ inline constexpr int kWriterThreads = 128;
 /// What such a kernel does before it touches memory. The next one may take the room that few blocks leave; many would
 /// share multiprocessors with its early blocks, unevenly, and end up to twice as late: measured.
 __device__ __forceinline__ void start_row_units() {
-  constexpr uint32_t kFewBlocks = 64;
+  constexpr uint32_t kFewBlocks = 8;
   if (gridDim.x <= kFewBlocks) allow_next_kernel();
   wait_for_previous_kernel();
 }
