@@ -43,10 +43,7 @@ void LogitChanges::list_after(std::span<const int32_t> tokens, std::vector<Logit
 
 float changed_logit(float logit, const LogitChange& change, const Draw& draw) {
   logit += change.bias;
-  if (change.occurrences < 0) return logit;
-  logit = logit > 0.0f ? logit / draw.repetition_penalty : logit * draw.repetition_penalty;
-  if (change.occurrences == 0) return logit;
-  return logit - (draw.presence_penalty + draw.frequency_penalty * static_cast<float>(change.occurrences));
+  return change.occurrences < 0 ? logit : penalised_logit(logit, change.occurrences, draw);
 }
 
 }  // namespace kvant::ops

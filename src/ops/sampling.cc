@@ -50,6 +50,19 @@ Status validate(const SamplingParams& params) {
   return {};
 }
 
+Draw draw_of(const SamplingParams& params, uint64_t step, int32_t alternatives) {
+  return {.seed = params.seed,
+          .step = step,
+          .temperature = params.temperature,
+          .top_k = params.top_k,
+          .top_p = params.top_p,
+          .min_p = params.min_p,
+          .repetition_penalty = params.repetition_penalty,
+          .presence_penalty = params.presence_penalty,
+          .frequency_penalty = params.frequency_penalty,
+          .alternatives = alternatives};
+}
+
 int32_t argmax(std::span<const float> logits) {
   int32_t best = 0;
   float best_logit = kNever;
@@ -163,8 +176,7 @@ void Sampler::adjust(std::span<float> logits, const TokenHistory& history) {
     if (!in_vocabulary(token) || counts_[static_cast<size_t>(token)] == 0) continue;
     const int32_t count = std::exchange(counts_[static_cast<size_t>(token)], 0) & ~kMark;
     float& logit = logits[static_cast<size_t>(token)];
-    logit = logit > 0.0f ? logit / params_.repetition_penalty : logit * params_.repetition_penalty;
-    if (count > 0) logit -= params_.presence_penalty + params_.frequency_penalty * static_cast<float>(count);
+    logit = penalised_logit(logit, count, params_);
   }
 }
 

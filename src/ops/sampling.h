@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kvant/core/status.h"
+#include "ops/draw.h"
 #include "ops/random_unit.h"
 
 namespace kvant::ops {
@@ -27,6 +28,17 @@ struct SamplingParams {
   std::vector<LogitBias> logit_bias = {};
   uint64_t seed = 0;
 };
+
+/// The same for a device, without the biases, which are changes of logits.
+Draw draw_of(const SamplingParams& params, uint64_t step, int32_t alternatives);
+
+/// A seen token's logit after the penalties of SamplingParams or a Draw; `occurrences` are those in the answer.
+template <class Penalties>
+float penalised_logit(float logit, int32_t occurrences, const Penalties& penalties) {
+  logit = logit > 0.0f ? logit / penalties.repetition_penalty : logit * penalties.repetition_penalty;
+  if (occurrences == 0) return logit;
+  return logit - (penalties.presence_penalty + penalties.frequency_penalty * static_cast<float>(occurrences));
+}
 
 /// What a sequence holds before the token to be drawn.
 struct TokenHistory {

@@ -42,12 +42,13 @@ inline ::testing::AssertionResult close_to(const std::vector<float>& actual, con
 }
 
 /// Of the whole, in 2-norms.
-inline double relative_error(const std::vector<float>& actual, const std::vector<double>& expected) {
+template <class Actual, class Expected>
+double relative_error(const Actual& actual, const Expected& expected) {
   double difference = 0.0, norm = 0.0;
   for (size_t i = 0; i < expected.size(); ++i) {
-    const double d = static_cast<double>(actual[i]) - expected[i];
+    const double want = expected[i], d = actual[i] - want;
     difference += d * d;
-    norm += expected[i] * expected[i];
+    norm += want * want;
   }
   return std::sqrt(difference / std::max(norm, 1e-30));
 }

@@ -6,24 +6,6 @@
 
 namespace kvant::engine {
 
-namespace {
-
-ops::Draw draw_of(const ScheduledRequest& request) {
-  const ops::SamplingParams& params = request.sampler.params();
-  return {.seed = params.seed,
-          .step = static_cast<uint64_t>(request.num_tokens()),
-          .temperature = params.temperature,
-          .top_k = params.top_k,
-          .top_p = params.top_p,
-          .min_p = params.min_p,
-          .repetition_penalty = params.repetition_penalty,
-          .presence_penalty = params.presence_penalty,
-          .frequency_penalty = params.frequency_penalty,
-          .alternatives = request.request.logprobs};
-}
-
-}  // namespace
-
 bool Scheduler::prepare_draws(ScheduledRequest& request, int64_t num_rows) {
   if (num_rows == 0 || request.request.restrict_logits || !request.draft.proposals.empty()) return false;
   const bool changes = request.changes.any(), wants_logprobs = request.request.logprobs >= 0;
@@ -87,7 +69,8 @@ Status Scheduler::run() {
                       .phase = row.phase,
                       .logits = logits,
                       .drawn = request.drawn.empty() ? nullptr : request.drawn.data(),
-                      .draw = draw_of(request),
+                      .draw = ops::draw_of(request.sampler.params(), static_cast<uint64_t>(request.num_tokens()),
+                                           request.request.logprobs),
                       .changes = request.row_changes,
                       .logprobs = request.drawn_logprobs.empty() ? nullptr : request.drawn_logprobs.data()});
   }

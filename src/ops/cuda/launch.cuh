@@ -7,12 +7,11 @@
 // slows the one that it waits for.
 
 #include <cstdint>
-#include <string>
 
 #include <cuda_runtime.h>
 
 #include "core/kernel_overlap.cuh"
-#include "core/overlapped_launch.h"
+#include "core/overlapped_launch.cuh"
 #include "kvant/core/status.h"
 
 namespace kvant::ops::cuda {
@@ -25,15 +24,7 @@ inline unsigned blocks_for(int64_t count, int64_t per_block) {
 template <class Params>
 Status launch(const char* name, void (*kernel)(Params), dim3 grid, int threads, const Params& params, void* stream) {
   if (grid.x == 0 || grid.y == 0) return {};
-  int device = 0, major = 0;
-  cudaError_t error = cudaGetDevice(&device);
-  if (error == cudaSuccess) error = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
-  const OverlappedLaunch overlapped(grid, static_cast<unsigned>(threads), 0, major >= 9, stream);
-  if (error == cudaSuccess) error = cudaLaunchKernelEx(overlapped.config(), kernel, params);
-  if (error == cudaSuccess) return {};
-  static_cast<void>(cudaGetLastError());
-  return {StatusCode::kCudaError,
-          std::string("the launch of the ") + name + " kernel failed: " + cudaGetErrorString(error)};
+  return launch_overlapped(name, kernel, grid, static_cast<unsigned>(threads), params, stream);
 }
 
 }  // namespace kvant::ops::cuda

@@ -9,26 +9,19 @@
 #include "engine/calibration/calibrate.h"
 #include "kvant/core/device.h"
 #include "ops/sampling.h"
+#include "support/compare.h"
 #include "support/engine_models.h"
 #include "support/tolerance.h"
 
 namespace kvant::engine {
 namespace {
 
+using kvant::test::relative_error;
 using testing::TinyModel;
 
 testing::TinyLlamaConfig config() {
   return {
       .layers = 3, .hidden = 256, .q_heads = 6, .kv_heads = 2, .head_dim = 64, .ffn = 384, .weights = GgufType::kBf16};
-}
-
-double relative_error(std::span<const float> got, std::span<const float> want) {
-  double difference = 0, size = 0;
-  for (size_t i = 0; i < want.size(); ++i) {
-    difference += std::pow(double{got[i]} - want[i], 2);
-    size += std::pow(double{want[i]}, 2);
-  }
-  return std::sqrt(difference / size);
 }
 
 /// A pass observed is a pass run call by call.

@@ -1,4 +1,3 @@
-#include <cmath>
 #include <memory>
 #include <span>
 #include <vector>
@@ -7,12 +6,14 @@
 
 #include "engine/calibration/calibrate.h"
 #include "kvant/core/device.h"
+#include "support/compare.h"
 #include "support/engine_models.h"
 #include "support/tolerance.h"
 
 namespace kvant::engine {
 namespace {
 
+using kvant::test::relative_error;
 using testing::TinyModel;
 
 /// Sequences of two kinds in turn: those of a kind begin alike.
@@ -69,15 +70,6 @@ class SharedPrefixes {
   std::unique_ptr<KvCacheSet> cache_;
   std::vector<SequenceId> ids_;
 };
-
-double relative_error(std::span<const float> got, std::span<const float> want) {
-  double difference = 0, size = 0;
-  for (size_t i = 0; i < want.size(); ++i) {
-    difference += std::pow(double{got[i]} - want[i], 2);
-    size += std::pow(double{want[i]}, 2);
-  }
-  return std::sqrt(difference / size);
-}
 
 class CudaSharedPrefix : public ::testing::TestWithParam<const char*> {};
 

@@ -38,19 +38,6 @@ std::vector<SamplingParams> params() {
           drawn};
 }
 
-Draw draw_of(const SamplingParams& params, uint64_t step) {
-  return {.seed = params.seed,
-          .step = step,
-          .temperature = params.temperature,
-          .top_k = params.top_k,
-          .top_p = params.top_p,
-          .min_p = params.min_p,
-          .repetition_penalty = params.repetition_penalty,
-          .presence_penalty = params.presence_penalty,
-          .frequency_penalty = params.frequency_penalty,
-          .alternatives = 4};
-}
-
 TEST(LogitChanges, DrawWhatTheSamplerDraws) {
   ThreadPool pool(1);
   const Stream stream = Stream::on_cpu(pool);
@@ -67,7 +54,7 @@ TEST(LogitChanges, DrawWhatTheSamplerDraws) {
       const int32_t want = sampler.sample(on_host, {.tokens = history, .prompt_tokens = kPrompt}, step);
 
       changes.append(std::span(history).subspan(static_cast<size_t>(changes.num_tokens())), kPrompt);
-      Draw draw = draw_of(given, step);
+      Draw draw = draw_of(given, step, 4);
       draw.num_changes = static_cast<int32_t>(changes.list().size());
       int32_t got = -1;
       DrawnLogprobs logprobs;

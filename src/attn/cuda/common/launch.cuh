@@ -2,13 +2,12 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <string>
 
 #include <cuda_runtime.h>
 
 #include "attn/cuda/common/page_plane.h"
 #include "core/kernel_overlap.cuh"
-#include "core/overlapped_launch.h"
+#include "core/overlapped_launch.cuh"
 #include "kvant/core/status.h"
 
 namespace kvant::attn::cuda {
@@ -30,15 +29,7 @@ Status launch_row_units(const char* name, void (*kernel)(Params), const Params& 
   constexpr int64_t kWarps = kWriterThreads / 32;
   const int64_t blocks = (std::max(k.num_warps(), v.num_warps()) + kWarps - 1) / kWarps;
   if (blocks == 0) return {};
-  int device = 0, major = 0;
-  cudaError_t error = cudaGetDevice(&device);
-  if (error == cudaSuccess) error = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
-  const OverlappedLaunch overlapped(dim3(static_cast<unsigned>(blocks), 2), kWriterThreads, 0, major >= 9, stream);
-  if (error == cudaSuccess) error = cudaLaunchKernelEx(overlapped.config(), kernel, params);
-  if (error == cudaSuccess) return {};
-  static_cast<void>(cudaGetLastError());
-  return {StatusCode::kCudaError,
-          std::string("the launch of the ") + name + " kernel failed: " + cudaGetErrorString(error)};
+  return launch_overlapped(name, kernel, dim3(static_cast<unsigned>(blocks), 2), kWriterThreads, params, stream);
 }
 
 __device__ __forceinline__ float scale_of(const float* scales, int32_t count, uint32_t head) {
