@@ -90,9 +90,10 @@ class Measurement {
     return rate(depth, 1, options_.prompt, [&] { return feed_prompt(0, depth, options_.prompt, true); });
   }
 
-  /// Generated tokens per second of all sequences together at a depth, without sampling.
-  Result<double> generation_rate(int32_t depth, int32_t batch) {
-    return rate(depth, batch, options_.generate * batch, [&] { return decode(depth, options_.generate); });
+  /// Generated tokens per second of all sequences together at a depth, without sampling. Adds what each step took.
+  Result<double> generation_rate(int32_t depth, int32_t batch, std::vector<double>& step_seconds) {
+    return rate(depth, batch, options_.generate * batch,
+                [&] { return decode(depth, options_.generate, step_seconds); });
   }
 
  private:
@@ -128,11 +129,13 @@ class Measurement {
     return {};
   }
 
-  Status decode(int32_t position, int32_t count) {
+  Status decode(int32_t position, int32_t count, std::vector<double>& step_seconds) {
     for (int32_t i = position; i < position + count; ++i) {
+      const Stopwatch watch;
       rows_.clear();
       for (size_t b = 0; b < sequences_.size(); ++b) rows_.push_back(row(b, i, 1, engine::RowPhase::kDecode, true));
       KVANT_RETURN_IF_ERROR(runner_.forward(rows_, logits_.data()));
+      step_seconds.push_back(watch.seconds());
     }
     return {};
   }
@@ -154,10 +157,18 @@ class Measurement {
   std::vector<float> logits_;
 };
 
-/// Tokens per second, one of each turn.
-struct Rates {
-  std::vector<double> prompt, generation;
+/// What the turns of a row gave.
+struct Samples {
+  std::vector<double> prompt_rates, generation_rates;  ///< Tokens per second, one a turn.
+  std::vector<double> step_seconds;                    ///< One a generation step.
 };
+
+/// Quantiles of generation steps, for machines whose speed drifts within a turn.
+Json step_milliseconds(const std::vector<double>& seconds) {
+  return {{"p10", quantile(seconds, 0.1) * 1e3},
+          {"p50", quantile(seconds, 0.5) * 1e3},
+          {"p90", quantile(seconds, 0.9) * 1e3}};
+}
 
 Result<Json> measure(const BenchModelOptions& options, ProgressBar& bar) {
   engine::LoadOptions load;
@@ -182,20 +193,21 @@ Result<Json> measure(const BenchModelOptions& options, ProgressBar& bar) {
     measurements.emplace_back(*model, *caches.emplace_back(std::move(cache)), options);
   }
 
-  std::vector<std::vector<Rates>> rates(specs.size());
+  std::vector<std::vector<Samples>> samples(specs.size());
   const auto num_turns = static_cast<int64_t>(options.depths.size()) * options.repetitions;
   for (size_t d = 0; d < options.depths.size(); ++d) {
-    for (std::vector<Rates>& of_spec : rates) of_spec.resize(of_spec.size() + options.batches.size());
+    for (std::vector<Samples>& of_spec : samples) of_spec.resize(of_spec.size() + options.batches.size());
     // Caches take turns, so that what else the machine does meets all of them.
     for (int32_t turn = 0; turn < options.repetitions; ++turn) {
       bar.update("bench", static_cast<int64_t>(d) * options.repetitions + turn, num_turns);
       for (size_t s = 0; s < specs.size(); ++s) {
         KVANT_ASSIGN_OR_FAIL(const double prompt_rate, measurements[s].prompt_rate(options.depths[d]));
         for (size_t b = 0; b < options.batches.size(); ++b) {
-          Rates& cell = rates[s][d * options.batches.size() + b];
-          cell.prompt.push_back(prompt_rate);
-          KVANT_ASSIGN_OR_FAIL(cell.generation.emplace_back(),
-                               measurements[s].generation_rate(options.depths[d], options.batches[b]));
+          Samples& cell = samples[s][d * options.batches.size() + b];
+          cell.prompt_rates.push_back(prompt_rate);
+          KVANT_ASSIGN_OR_FAIL(
+              cell.generation_rates.emplace_back(),
+              measurements[s].generation_rate(options.depths[d], options.batches[b], cell.step_seconds));
         }
       }
     }
@@ -203,7 +215,7 @@ Result<Json> measure(const BenchModelOptions& options, ProgressBar& bar) {
 
   Json rows = Json::array();
   for (size_t s = 0; s < specs.size(); ++s) {
-    for (size_t i = 0; i < rates[s].size(); ++i) {
+    for (size_t i = 0; i < samples[s].size(); ++i) {
       rows.push_back({{"kv", specs[s].text},
                       {"weights", model->runner().weights()},
                       {"threads", model->pool().num_threads()},
@@ -211,8 +223,9 @@ Result<Json> measure(const BenchModelOptions& options, ProgressBar& bar) {
                       {"prompt", options.prompt},
                       {"depth", options.depths[i / options.batches.size()]},
                       {"batch", options.batches[i % options.batches.size()]},
-                      {"pp_tokens_per_s", median(rates[s][i].prompt)},
-                      {"tg_tokens_per_s", median(rates[s][i].generation)}});
+                      {"pp_tokens_per_s", median(samples[s][i].prompt_rates)},
+                      {"tg_tokens_per_s", median(samples[s][i].generation_rates)},
+                      {"step_ms", step_milliseconds(samples[s][i].step_seconds)}});
     }
   }
   KVANT_ASSIGN_OR_FAIL(const double read_gb_s, measure_read_bandwidth(model->pool()));

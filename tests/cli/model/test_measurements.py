@@ -37,10 +37,11 @@ def test_bench_model(kvant: Callable, model: Path) -> None:
     for row in report["rows"]:
         assert set(row) == {
             *("kv", "weights", "threads", "device", "prompt", "depth", "batch"),
-            *("pp_tokens_per_s", "tg_tokens_per_s"),
+            *("pp_tokens_per_s", "tg_tokens_per_s", "step_ms"),
         }
         assert row["threads"] == 2
         assert min(row["pp_tokens_per_s"], row["tg_tokens_per_s"]) > 0
+        assert 0 < row["step_ms"]["p10"] <= row["step_ms"]["p50"] <= row["step_ms"]["p90"]
 
 
 def test_calibrate_writes_a_profile(kvant: Callable, model: Path, tmp_path: Path) -> None:
