@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -43,6 +44,9 @@ struct BenchAttentionOptions {
   bench::AttentionSuiteOptions suite{.suite = "", .shapes = "", .commit = "unknown", .date = "unknown"};
   bool json = false;
 };
+
+/// Keys that a task of attention reads before their values.
+constexpr int32_t kSplitTokens = 256;
 
 constexpr const char* kExamples =
     "  kvant bench attention --threads 2\n"
@@ -122,6 +126,33 @@ class Problem {
 
   Status run() { return attn::run(plan_, args_, Stream::on_cpu(pool_)); }
 
+  /// Plain reads of the pages that a run reads, in an order that is attention's too: keys of a split, then its values.
+  /// Returns GB/s, the ceiling that the shape leaves: pages lie anywhere, and a page's keys may be a few KB.
+  double read_pages() {
+    const attn::KvLayout& layout = plan_.desc().layout;
+    const int64_t key_bytes = layout.v_plane(), value_bytes = layout.page_bytes() - key_bytes;
+    const auto num_pages = static_cast<int64_t>(page_table_.size());
+    const int64_t split_pages = std::max(1, kSplitTokens / layout.page_size);
+    std::atomic<uint64_t> sum{0};
+    const Stopwatch watch;
+    pool_.parallel_for((num_pages + split_pages - 1) / split_pages, [&](int64_t split, int) {
+      const int64_t first = split * split_pages, last = std::min(num_pages, first + split_pages);
+      uint64_t of_split = 0;
+      const auto add = [&](int64_t offset, int64_t bytes) {
+        for (int64_t i = first; i < last; ++i) {
+          const int64_t page = page_table_[static_cast<size_t>(i)];
+          of_split += sum_words(memory_.data() + page * layout.page_bytes() + offset, bytes);
+        }
+      };
+      add(0, key_bytes);
+      add(key_bytes, value_bytes);
+      sum.fetch_add(of_split, std::memory_order_relaxed);
+    });
+    const double seconds = watch.seconds();
+    pages_sum_ = sum.load();
+    return static_cast<double>(num_pages * layout.page_bytes()) / seconds / 1e9;
+  }
+
   const std::string& route() const { return plan_.route(); }
   /// Bytes of keys and values that one run must read.
   int64_t kv_bytes() const { return plan_.desc().layout.bytes_per_token() * context_ * plan_.limits().max_requests; }
@@ -180,6 +211,7 @@ class Problem {
   std::vector<float> q_;
   std::vector<float> out_;
   attn::AttnArgs args_;
+  uint64_t pages_sum_ = 0;
 };
 
 Result<Json> measure_row(const BenchAttentionOptions& options, const std::string& format_name, int32_t context,
@@ -187,9 +219,11 @@ Result<Json> measure_row(const BenchAttentionOptions& options, const std::string
   KVANT_ASSIGN_OR_FAIL(const attn::KvFormat format, format_from(format_name));
   KVANT_ASSIGN_OR_FAIL(const auto problem, Problem::create(options, format, context, pool));
   KVANT_FAIL_IF_ERROR(problem->run());
-  std::vector<double> seconds, read_rates;
+  std::vector<double> seconds, read_rates, page_read_rates;
   for (int32_t i = 0; i < options.repetitions; ++i) {
-    // In turns, so that what else the machine does meets both.
+    // In turns, so that what else the machine does meets all; the plain read leaves nothing of the pages in a cache.
+    KVANT_ASSIGN_OR_FAIL(read_rates.emplace_back(), read.pass());
+    page_read_rates.push_back(problem->read_pages());
     KVANT_ASSIGN_OR_FAIL(read_rates.emplace_back(), read.pass());
     const Stopwatch watch;
     KVANT_FAIL_IF_ERROR(problem->run());
@@ -198,13 +232,21 @@ Result<Json> measure_row(const BenchAttentionOptions& options, const std::string
   const double time = median(std::move(seconds));
   const double read_gb_s = median(std::move(read_rates));
   const double gb_s = static_cast<double>(problem->kv_bytes()) / time / 1e9;
-  return Json{{"format", format_name},           {"requests", options.requests},
-              {"query_len", options.query_len},  {"context", context},
-              {"q_heads", options.q_heads},      {"kv_heads", options.kv_heads},
-              {"head_dim", options.head_dim},    {"threads", pool.num_threads()},
-              {"route", problem->route()},       {"microseconds", time * 1e6},
-              {"kv_bytes", problem->kv_bytes()}, {"kv_gb_s", gb_s},
-              {"read_gb_s", read_gb_s},          {"percent_of_read", 100.0 * gb_s / read_gb_s}};
+  return Json{{"format", format_name},
+              {"requests", options.requests},
+              {"query_len", options.query_len},
+              {"context", context},
+              {"q_heads", options.q_heads},
+              {"kv_heads", options.kv_heads},
+              {"head_dim", options.head_dim},
+              {"threads", pool.num_threads()},
+              {"route", problem->route()},
+              {"microseconds", time * 1e6},
+              {"kv_bytes", problem->kv_bytes()},
+              {"kv_gb_s", gb_s},
+              {"read_gb_s", read_gb_s},
+              {"percent_of_read", 100.0 * gb_s / read_gb_s},
+              {"page_read_gb_s", median(std::move(page_read_rates))}};
 }
 
 /// JSON as it comes, since a suite takes minutes; the table when all is measured.
@@ -248,13 +290,14 @@ Status run(const BenchAttentionOptions& options) {
     print_json({{"device", cpu_device().name}, {"rows", std::move(rows)}});
     return {};
   }
-  std::printf("%-8s %9s %9s %12s %10s %10s %10s\n", "format", "context", "requests", "time us", "KV GB/s", "read GB/s",
-              "% of read");
+  std::printf("%-8s %9s %9s %12s %10s %10s %10s %12s\n", "format", "context", "requests", "time us", "KV GB/s",
+              "read GB/s", "% of read", "pages GB/s");
   for (const Json& row : rows) {
     const std::string line =
-        fmt::format("{:<8} {:>9} {:>9} {:>12.1f} {:>10.2f} {:>10.2f} {:>10.1f}", row["format"].get<std::string>(),
-                    row["context"].get<int>(), row["requests"].get<int>(), row["microseconds"].get<double>(),
-                    row["kv_gb_s"].get<double>(), row["read_gb_s"].get<double>(), row["percent_of_read"].get<double>());
+        fmt::format("{:<8} {:>9} {:>9} {:>12.1f} {:>10.2f} {:>10.2f} {:>10.1f} {:>12.2f}",
+                    row["format"].get<std::string>(), row["context"].get<int>(), row["requests"].get<int>(),
+                    row["microseconds"].get<double>(), row["kv_gb_s"].get<double>(), row["read_gb_s"].get<double>(),
+                    row["percent_of_read"].get<double>(), row["page_read_gb_s"].get<double>());
     std::printf("%s\n", line.c_str());
   }
   std::printf("%s, %d threads\n", cpu_device().name.c_str(), pool.num_threads());

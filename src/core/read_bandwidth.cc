@@ -15,10 +15,15 @@ using Word = uint64_t;
 // Two words, which every CPU adds at once; four sums keep as many additions in flight.
 typedef Word Words __attribute__((vector_size(16), aligned(8)));
 
-Word sum_words(const Word* words, int64_t count) {
-  const auto* pairs = reinterpret_cast<const Words*>(words);
+// One task is large enough to stream and small enough that threads finish together.
+constexpr int64_t kTaskWords = (int64_t{1} << 20) / int64_t{sizeof(Word)};
+
+}  // namespace
+
+uint64_t sum_words(const void* data, int64_t bytes) {
+  const auto* pairs = static_cast<const Words*>(data);
   Words a = {}, b = {}, c = {}, d = {};
-  for (int64_t i = 0; i + 4 <= count / 2; i += 4) {
+  for (int64_t i = 0; i + 4 <= bytes / int64_t{sizeof(Words)}; i += 4) {
     a += pairs[i];
     b += pairs[i + 1];
     c += pairs[i + 2];
@@ -27,11 +32,6 @@ Word sum_words(const Word* words, int64_t count) {
   const Words total = (a + b) + (c + d);
   return total[0] + total[1];
 }
-
-// One task is large enough to stream and small enough that threads finish together.
-constexpr int64_t kTaskWords = (int64_t{1} << 20) / int64_t{sizeof(Word)};
-
-}  // namespace
 
 Result<ReadTest> ReadTest::create(ThreadPool& pool, int64_t bytes) {
   ReadTest test(pool);
@@ -57,7 +57,8 @@ Result<double> ReadTest::pass() {
   std::atomic<Word> checksum{0};
   const auto start = std::chrono::steady_clock::now();
   pool_->parallel_for(num_tasks_, [&](int64_t task, int) {
-    checksum.fetch_add(sum_words(words_.data() + task * kTaskWords, kTaskWords), std::memory_order_relaxed);
+    checksum.fetch_add(sum_words(words_.data() + task * kTaskWords, kTaskWords * int64_t{sizeof(Word)}),
+                       std::memory_order_relaxed);
   });
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   // Every word is 0x0101...: the sum proves that all bytes were read.
