@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <string>
 
 #include <cuda_runtime.h>
@@ -12,11 +13,11 @@ namespace kvant {
 /// Launches a kernel of one parameter that starts while the stream's previous kernel ends, on Hopper and later.
 template <class Params>
 Status launch_overlapped(const char* name, void (*kernel)(Params), dim3 grid, unsigned threads, const Params& params,
-                         void* stream) {
+                         void* stream, size_t shared_bytes = 0) {
   int device = 0, major = 0;
   cudaError_t error = cudaGetDevice(&device);
   if (error == cudaSuccess) error = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
-  const OverlappedLaunch overlapped(grid, threads, 0, major >= 9, stream);
+  const OverlappedLaunch overlapped(grid, threads, shared_bytes, major >= 9, stream);
   if (error == cudaSuccess) error = cudaLaunchKernelEx(overlapped.config(), kernel, params);
   if (error == cudaSuccess) return {};
   static_cast<void>(cudaGetLastError());

@@ -42,8 +42,8 @@ struct LinearArgs {
 };
 
 /// y = x W^T for a weight prepared once. Owns its packed weight. On the CPU with kF32 and kInt8 a row's result has the
-/// same bits in every batch and on any number of threads; with kBf16, and on CUDA, the library's order of sums may
-/// change with the number of rows.
+/// same bits in every batch and on any number of threads; with kBf16, and on CUDA, the order of sums may change with
+/// the number of rows.
 class Linear {
  public:
   /// kUnsupported when this device lacks what the format needs. `context` is needed on CUDA.

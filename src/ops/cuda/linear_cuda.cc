@@ -4,6 +4,7 @@
 #include <array>
 #include <compare>
 #include <map>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include "core/device_memory.h"
 #include "core/float_bits.h"
 #include "ops/cuda/cublas_lt.h"
+#include "ops/cuda/few_rows.h"
 #include "ops/cuda/one_row.h"
 
 namespace kvant::ops::cuda {
@@ -60,6 +62,7 @@ class Context final : public LinearContext {
     KVANT_FAIL_IF_ERROR(context->lt_->check(context->lt_->create(&context->handle_), "cublasLtCreate"));
     KVANT_ASSIGN_OR_FAIL(context->workspace_,
                          DeviceBuffer::create(MemoryKind::kCuda, kWorkspaceBytes, "cuBLASLt's workspace"));
+    KVANT_ASSIGN_OR_FAIL(context->few_rows_, FewRows::create(stream));
     for (Staging& staging : context->staging_) {
       KVANT_ASSIGN_OR_FAIL(staging.memory, DeviceBuffer::create(MemoryKind::kPinned, kStagingBytes, "weight uploads"));
       KVANT_FAIL_IF_ERROR(
@@ -74,6 +77,9 @@ class Context final : public LinearContext {
     for (const Staging& staging : staging_)
       if (staging.sent != nullptr) static_cast<void>(cudaEventDestroy(staging.sent));
   }
+
+  /// Null where the device has none.
+  const FewRows* few_rows() const { return few_rows_.get(); }
 
   /// Rows of a checkpoint to bf16 in device memory, a piece at a time: one is made while the other is sent.
   Status upload(const WeightRows& rows, int64_t num_rows, int64_t columns, std::byte* to) {
@@ -183,6 +189,7 @@ class Context final : public LinearContext {
   std::shared_ptr<const CublasLt> lt_;
   cublasLtHandle_t handle_ = nullptr;
   DeviceBuffer workspace_;
+  std::unique_ptr<FewRows> few_rows_;
   std::map<Shape, std::unique_ptr<Plan>> plans_;
   std::array<Staging, 2> staging_;
   uint64_t next_staging_ = 0;
@@ -191,8 +198,13 @@ class Context final : public LinearContext {
 
 class CudaLinear final : public Linear {
  public:
-  CudaLinear(Context& context, int64_t out_features, int64_t in_features, DeviceBuffer weight)
-      : context_(context), out_features_(out_features), in_features_(in_features), weight_(std::move(weight)) {}
+  CudaLinear(Context& context, int64_t out_features, int64_t in_features, DeviceBuffer weight,
+             std::optional<FewRowsWeight> few_rows)
+      : context_(context),
+        out_features_(out_features),
+        in_features_(in_features),
+        weight_(std::move(weight)),
+        few_rows_(few_rows) {}
 
   Status run(const LinearArgs& args, Stream stream) override {
     if (args.num_rows == 0) return {};
@@ -204,6 +216,10 @@ class CudaLinear final : public Linear {
                                .in_features = in_features_,
                                .output = args.output},
                               stream.cuda);
+    if (args.num_rows > 1 && args.num_rows <= FewRows::kMostRows && few_rows_)
+      return context_.few_rows()->multiply(
+          {.weight = &*few_rows_, .x = args.x, .y = args.y, .num_rows = args.num_rows, .output = args.output},
+          stream.cuda);
     return context_.multiply(
         {.out_features = out_features_, .in_features = in_features_, .num_rows = args.num_rows, .output = args.output},
         weight_.data(), args, stream.cuda);
@@ -219,6 +235,7 @@ class CudaLinear final : public Linear {
   int64_t out_features_;
   int64_t in_features_;
   DeviceBuffer weight_;
+  std::optional<FewRowsWeight> few_rows_;
 };
 
 }  // namespace
@@ -234,7 +251,11 @@ Result<std::unique_ptr<Linear>> create_linear(int64_t out_features, int64_t in_f
   const int64_t bytes = out_features * in_features * int64_t{sizeof(uint16_t)};
   KVANT_ASSIGN_OR_FAIL(DeviceBuffer weight, DeviceBuffer::create(MemoryKind::kCuda, bytes, "weights"));
   KVANT_FAIL_IF_ERROR(shared->upload(rows, out_features, in_features, weight.data()));
-  return std::make_unique<CudaLinear>(*shared, out_features, in_features, std::move(weight));
+  std::optional<FewRowsWeight> few_rows;
+  if (const FewRows* few = shared->few_rows(); few != nullptr && few->takes(out_features, in_features)) {
+    KVANT_ASSIGN_OR_FAIL(few_rows, few->describe(weight.data(), out_features, in_features));
+  }
+  return std::make_unique<CudaLinear>(*shared, out_features, in_features, std::move(weight), few_rows);
 }
 
 }  // namespace kvant::ops::cuda

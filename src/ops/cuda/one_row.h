@@ -7,8 +7,7 @@
 
 namespace kvant::ops::cuda {
 
-/// The product of one row, whose time is that of reading the weight. Ours, because cuBLASLt takes up to a sixth longer;
-/// from two rows on it is the faster one.
+/// The product of one row, whose time is that of reading the weight. Ours, because cuBLASLt takes up to a sixth longer.
 struct OneRowArgs {
   const void* weight = nullptr;  ///< [out_features, in_features] bf16
   const void* x = nullptr;       ///< [in_features] bf16

@@ -1,0 +1,117 @@
+#pragma once
+
+// What Hopper's matrix kernels are built from: barriers in shared memory, copies into it, warpgroup MMA. Addresses are
+// those of shared memory. PTX ISA 8.x, SM90a alone.
+
+#include <cstdint>
+
+#include <cuda.h>
+
+namespace kvant::ops::cuda::hopper {
+
+__device__ __forceinline__ uint32_t shared_address(const void* pointer) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
+}
+
+__device__ __forceinline__ void init_barrier(uint32_t barrier, uint32_t arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals));
+}
+/// Makes barriers that were just initialised known to the copy engine.
+__device__ __forceinline__ void fence_barrier_init() {
+  asm volatile("fence.mbarrier_init.release.cluster;\n fence.proxy.async.shared::cta;" ::: "memory");
+}
+__device__ __forceinline__ void arrive(uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+/// Arrives; the phase ends no sooner than `bytes` have been copied as well.
+__device__ __forceinline__ void arrive_expecting(uint32_t barrier, uint32_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+/// Until the phase of that parity has ended. That before the first has parity 1.
+__device__ __forceinline__ void wait_barrier(uint32_t barrier, uint32_t parity) {
+  asm volatile(
+      "{.reg .pred done;\n"
+      "again:\n mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+      "@done bra ready;\n bra again;\n"
+      "ready:\n}" ::"r"(barrier),
+      "r"(parity)
+      : "memory");
+}
+
+/// Read once: the first to leave the second-level cache.
+__device__ __forceinline__ uint64_t read_once() {
+  uint64_t policy;
+  asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+/// Read by many blocks: the last to leave it.
+__device__ __forceinline__ uint64_t read_often() {
+  uint64_t policy;
+  asm volatile("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+
+/// The copy engine's box of a matrix; zeros beyond its edges.
+__device__ __forceinline__ void copy_box(uint32_t to, const CUtensorMap* map, int32_t column, int32_t row,
+                                         uint32_t barrier, uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint"
+      " [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(to),
+      "l"(map), "r"(column), "r"(row), "r"(barrier), "l"(policy)
+      : "memory");
+}
+/// 16 bytes by one thread; zeros unless `some`.
+__device__ __forceinline__ void copy_piece(uint32_t to, const void* from, bool some, uint64_t policy) {
+  asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(to), "l"(from),
+               "r"(some ? 16 : 0), "l"(policy)
+               : "memory");
+}
+/// Arrives once this thread's pieces are there; the barrier counts on it.
+__device__ __forceinline__ void arrive_when_copied(uint32_t barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+}
+/// Shows pieces that have come to the tensor cores.
+__device__ __forceinline__ void fence_pieces() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+/// Describes rows of 128 bytes along the reduction, swizzled by 128 bytes; patterns of eight rows follow each other.
+__device__ __forceinline__ uint64_t rows_descriptor(uint32_t address) {
+  constexpr uint64_t kSwizzle128 = uint64_t{1} << 62;
+  return kSwizzle128 | uint64_t{1024 >> 4} << 32 | uint64_t{1} << 16 | (address >> 4 & 0x3fff);
+}
+__device__ __forceinline__ void start_mma() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void commit_mma() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+/// Until at most kPending committed batches are unfinished.
+template <int kPending>
+__device__ __forceinline__ void wait_mma() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
+}
+
+#define KVANT_D(i) "+f"(d[i][0]), "+f"(d[i][1]), "+f"(d[i][2]), "+f"(d[i][3])
+#define KVANT_D4(i) KVANT_D(i), KVANT_D(i + 1), KVANT_D(i + 2), KVANT_D(i + 3)
+#define KVANT_MMA(width, registers, a, b, add)                                             \
+  "{.reg .pred p;\n setp.ne.b32 p, %" add ", 0;\n wgmma.mma_async.sync.aligned.m64n" width \
+  "k16.f32.bf16.bf16 {" registers "}, %" a ", %" b ", p, 1, 1, 0, 0;\n}"
+
+/// D (64 x 8 kTiles, fp32; overwritten unless `add`) += A B over 16 steps of the reduction.
+template <int kTiles>
+__device__ __forceinline__ void mma(float (&d)[kTiles][4], uint64_t a, uint64_t b, bool add) {
+  static_assert(kTiles == 1 || kTiles == 2 || kTiles == 4, "widths that are built");
+  if constexpr (kTiles == 1) {
+    asm volatile(KVANT_MMA("8", "%0, %1, %2, %3", "4", "5", "6") : KVANT_D(0) : "l"(a), "l"(b), "r"(add ? 1 : 0));
+  } else if constexpr (kTiles == 2) {
+    asm volatile(KVANT_MMA("16", "%0, %1, %2, %3, %4, %5, %6, %7", "8", "9", "10")
+                 : KVANT_D(0), KVANT_D(1)
+                 : "l"(a), "l"(b), "r"(add ? 1 : 0));
+  } else {
+    asm volatile(
+        KVANT_MMA("32", "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15", "16", "17", "18")
+        : KVANT_D4(0)
+        : "l"(a), "l"(b), "r"(add ? 1 : 0));
+  }
+}
+
+#undef KVANT_MMA
+#undef KVANT_D4
+#undef KVANT_D
+
+}  // namespace kvant::ops::cuda::hopper

@@ -1,0 +1,186 @@
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <memory>
+#include <vector>
+
+#include <cuda_runtime_api.h>
+#include <gtest/gtest.h>
+
+#include "core/float_bits.h"
+#include "kvant/core/thread_pool.h"
+#include "ops/linear.h"
+#include "support/cuda_stream_test.h"
+#include "support/tolerance.h"
+#include "unit/ops/test_inputs.h"
+
+namespace kvant::ops {
+namespace {
+
+using test::random_values;
+
+constexpr LinearOutput kOutputs[] = {LinearOutput::kActivations, LinearOutput::kF32, LinearOutput::kAddF32};
+constexpr size_t kGuard = 64;  // values beyond an output
+
+std::vector<float> rounded(std::vector<float> values) {
+  for (float& value : values) value = bf16_to_float(float_to_bf16(value));
+  return values;
+}
+
+std::vector<uint16_t> bits(const std::vector<float>& values) {
+  std::vector<uint16_t> out;
+  for (const float value : values) out.push_back(float_to_bf16(value));
+  return out;
+}
+
+/// Products of 2 to 32 rows, which on Hopper are the kernel of ops/cuda/few_rows.h.
+class CudaFewRows : public kvant::testing::CudaStreamTest {
+ protected:
+  void SetUp() override {
+    CudaStreamTest::SetUp();
+    if (IsSkipped()) return;
+    auto context = LinearContext::create(stream(), pool_);
+    ASSERT_TRUE(context) << context.error().to_string();
+    context_ = *std::move(context);
+  }
+
+  std::unique_ptr<Linear> linear(int out, int in, const std::vector<float>& weight) {
+    auto made = Linear::create(
+        LinearFormat::kBf16, out, in,
+        [&](int64_t begin, int64_t end, float* to) {
+          std::copy(weight.begin() + begin * in, weight.begin() + end * in, to);
+        },
+        32, stream(), context_.get());
+    EXPECT_TRUE(made) << made.error().to_string();
+    return *std::move(made);
+  }
+
+  ThreadPool pool_{2};
+  std::unique_ptr<LinearContext> context_;
+};
+
+TEST_F(CudaFewRows, MultiplyLikeADoublePrecisionProduct) {
+  struct Size {
+    int out, in;
+  };
+  // One tile and many; blocks that begin, end and lie within tiles; edges within tiles and chunks.
+  for (const Size& size : {Size{64, 64}, Size{8, 8}, Size{72, 584}, Size{1000, 1096}, Size{2304, 576}, Size{136, 12296},
+                           Size{4096, 4096}, Size{8520, 512}}) {
+    const int out = size.out, in = size.in;
+    const std::vector<float> weight = rounded(random_values(out * in, 1));
+    const auto product = linear(out, in, weight);
+    ASSERT_NE(product, nullptr);
+    for (const int rows : {2, 3, 8, 9, 16, 17, 31, 32}) {
+      std::vector<float> x = rounded(random_values(rows * in, 2));
+      const std::vector<float> before = random_values(rows * out, 3);
+      std::vector<float> sent = x;
+      sent.resize(x.size() + static_cast<size_t>(in) * 8, std::numeric_limits<float>::quiet_NaN());
+      const DeviceBuffer device_x = send(bits(sent));
+      for (const LinearOutput output : kOutputs) {
+        const bool narrow = output == LinearOutput::kActivations;
+        std::vector<float> y = before;
+        y.resize(before.size() + kGuard, 7.0f);
+        const DeviceBuffer device_y = narrow ? send(bits(y)) : send(y);
+        const Status status =
+            product->run({.x = device_x.data(), .num_rows = rows, .y = device_y.data(), .output = output}, stream());
+        ASSERT_TRUE(status.ok()) << status.to_string();
+        std::vector<float> got;
+        if (narrow) {
+          for (const uint16_t value : read<uint16_t>(device_y)) got.push_back(bf16_to_float(value));
+        } else {
+          got = read<float>(device_y);
+        }
+        for (size_t i = before.size(); i < got.size(); ++i) ASSERT_EQ(got[i], 7.0f) << "beyond the output";
+        // A prime step: outputs of every place in a tile come up.
+        const int step = out * in > 100000 ? 101 : 1;
+        for (int index = 0; index < rows * out; index += step) {
+          const int row = index / out, o = index % out;
+          double sum = 0, magnitude = 0;
+          for (int i = 0; i < in; ++i) {
+            const double term = double{x[static_cast<size_t>(row * in + i)]} * weight[static_cast<size_t>(o * in + i)];
+            sum += term;
+            magnitude += std::abs(term);
+          }
+          if (output == LinearOutput::kAddF32) sum += before[static_cast<size_t>(index)];
+          const auto tolerance = narrow ? kvant::test::bf16_activation_tolerance(magnitude)
+                                        : kvant::test::f32_activation_tolerance(magnitude);
+          ASSERT_LE(std::abs(got[static_cast<size_t>(index)] - sum),
+                    tolerance.absolute + tolerance.relative * std::abs(sum))
+              << out << " x " << in << ", " << rows << " rows, row " << row << ", output " << o;
+        }
+      }
+    }
+  }
+}
+
+TEST_F(CudaFewRows, KeepsNanAndInfinityToTheirRows) {
+  constexpr int kOut = 1000, kIn = 1096, kRows = 9;
+  const auto product = linear(kOut, kIn, rounded(random_values(kOut * kIn, 1)));
+  std::vector<float> x = rounded(random_values(kRows * kIn, 2));
+  const DeviceBuffer y = send(std::vector<float>(kRows * kOut, 0.0f));
+  const auto run = [&] {
+    const DeviceBuffer device_x = send(bits(x));
+    EXPECT_TRUE(
+        product->run({.x = device_x.data(), .num_rows = kRows, .y = y.data(), .output = LinearOutput::kF32}, stream())
+            .ok());
+    return read<float>(y);
+  };
+  const std::vector<float> clean = run();
+  x[3 * kIn + 700] = std::numeric_limits<float>::quiet_NaN();
+  x[5 * kIn + 20] = std::numeric_limits<float>::infinity();
+  const std::vector<float> got = run();
+  for (int row = 0; row < kRows; ++row) {
+    for (int o = 0; o < kOut; ++o) {
+      const auto index = static_cast<size_t>(row * kOut + o);
+      if (row == 3 || row == 5) {
+        ASSERT_FALSE(std::isfinite(got[index])) << "row " << row << ", output " << o;
+      } else {
+        ASSERT_EQ(got[index], clean[index]) << "row " << row << ", output " << o;
+      }
+    }
+  }
+}
+
+TEST_F(CudaFewRows, GivesTheSameBitsInEveryRunAndReplay) {
+  // Of one context, in turns: each finds the memory for sums as the one before left it.
+  struct Step {
+    int out, in, rows;
+  };
+  constexpr Step kSteps[] = {{1536, 1024, 32}, {1024, 1024, 16}, {6144, 1024, 8}, {1024, 3072, 5}, {1024, 1032, 31}};
+  std::vector<std::unique_ptr<Linear>> products;
+  std::vector<DeviceBuffer> xs, ys;
+  for (const Step& step : kSteps) {
+    products.push_back(linear(step.out, step.in, rounded(random_values(step.out * step.in, 4))));
+    xs.push_back(send(bits(random_values(step.rows * step.in, 5))));
+    ys.push_back(send(std::vector<float>(static_cast<size_t>(step.rows * step.out), -1.0f)));
+  }
+  const auto run = [&] {
+    for (size_t i = 0; i < products.size(); ++i) {
+      const Status status = products[i]->run(
+          {.x = xs[i].data(), .num_rows = kSteps[i].rows, .y = ys[i].data(), .output = LinearOutput::kF32}, stream());
+      ASSERT_TRUE(status.ok()) << status.to_string();
+    }
+  };
+  run();
+  std::vector<std::vector<float>> want;
+  for (const DeviceBuffer& y : ys) want.push_back(read<float>(y));
+  auto* handle = static_cast<cudaStream_t>(stream().cuda);
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t replay = nullptr;
+  ASSERT_EQ(cudaStreamBeginCapture(handle, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+  run();
+  ASSERT_EQ(cudaStreamEndCapture(handle, &graph), cudaSuccess);
+  ASSERT_EQ(cudaGraphInstantiate(&replay, graph, 0), cudaSuccess);
+  for (int round = 0; round < 200; ++round) {
+    for (const DeviceBuffer& y : ys)
+      ASSERT_EQ(cudaMemsetAsync(y.data(), 0xff, static_cast<size_t>(y.bytes()), handle), cudaSuccess);
+    ASSERT_EQ(cudaGraphLaunch(replay, handle), cudaSuccess);
+    for (size_t i = 0; i < ys.size(); ++i)
+      ASSERT_EQ(read<float>(ys[i]), want[i]) << "round " << round << ", step " << i;
+  }
+  EXPECT_EQ(cudaGraphExecDestroy(replay), cudaSuccess);
+  EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
+}
+
+}  // namespace
+}  // namespace kvant::ops
