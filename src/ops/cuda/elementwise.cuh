@@ -63,8 +63,8 @@ __device__ __forceinline__ float gated(float gate, float up, float limit) {
 
 template <GateKind kKind>
 __global__ void __launch_bounds__(kElementThreads) gate_kernel(const __grid_constant__ GateParams params) {
-  wait_for_previous_kernel();
   allow_next_kernel();
+  wait_for_previous_kernel();
   const int64_t index = static_cast<int64_t>(blockIdx.x) * kElementThreads + threadIdx.x;
   if (index >= params.num_vectors) return;
   const int64_t row = index / params.row_vectors;

@@ -57,8 +57,8 @@ __global__ void __launch_bounds__(kNormThreads) normalise_kernel(const __grid_co
 #pragma unroll
   for (int i = 0; i < kNormHeld; ++i)
     if (thread + i * kNormThreads < pieces) w[i] = weight[thread + i * kNormThreads];
-  wait_for_previous_kernel();
   allow_next_kernel();
+  wait_for_previous_kernel();
   const int64_t row = params.row_indices == nullptr ? blockIdx.x : params.row_indices[blockIdx.x];
   const auto* x = reinterpret_cast<const NormPiece*>(params.x + row * params.dim);
 #pragma unroll
