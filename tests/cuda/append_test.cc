@@ -1,6 +1,7 @@
 #include "kvant/attn/append.h"
 
 #include <cmath>
+#include <cstddef>
 #include <set>
 #include <string>
 #include <vector>
@@ -190,10 +191,19 @@ TEST_F(CudaAppend, WritesTheBytesOfTheCpuForEvery16BitPattern) {
           ordered[i] = dtype == DType::kF16 ? f16_to_float(half) : bf16_to_float(half);
           mixed[i] = dtype == DType::kF16 ? f16_to_float(other) : bf16_to_float(other);
         }
-        std::vector<int64_t> slots(128);
-        for (size_t i = 0; i < slots.size(); ++i) slots[i] = static_cast<int64_t>(i);
-        check_append(c, ordered, mixed, slots, 8, cuda());
-        if (HasFatalFailure()) return;
+        // At once, and in halves whose rows are few enough for the other kernel.
+        for (const size_t num_tokens : {size_t{128}, size_t{64}}) {
+          std::vector<int64_t> slots(num_tokens);
+          for (size_t i = 0; i < slots.size(); ++i) slots[i] = static_cast<int64_t>(i);
+          const auto size = static_cast<std::ptrdiff_t>(num_tokens * 4 * 128);
+          for (std::ptrdiff_t first = 0; first < 65536; first += size) {
+            const auto piece = [&](const std::vector<float>& all) {
+              return std::vector<float>(all.begin() + first, all.begin() + first + size);
+            };
+            check_append(c, piece(ordered), piece(mixed), slots, 8, cuda());
+            if (HasFatalFailure()) return;
+          }
+        }
       }
     }
   }
@@ -253,11 +263,13 @@ TEST_F(CudaAppend, BreaksTiesAsTheCpuDoes) {
                             .page_size = 16};
       const Case c{.layout = layout, .policy = policy, .scales = {g}};
       SCOPED_TRACE(describe(c));
-      std::vector<int64_t> slots(256);
-      for (size_t i = 0; i < slots.size(); ++i) slots[i] = static_cast<int64_t>(i);
-      const int64_t count = 256 * 8 * 128;
-      check_append(c, values_near_ties(count, g, 3), values_near_ties(count, 0.5f * g, 4), slots, 16, cuda());
-      if (HasFatalFailure()) return;
+      for (const int64_t num_tokens : {256, 32}) {  // Many rows, and few.
+        std::vector<int64_t> slots(static_cast<size_t>(num_tokens));
+        for (size_t i = 0; i < slots.size(); ++i) slots[i] = static_cast<int64_t>(i);
+        const int64_t count = num_tokens * 8 * 128;
+        check_append(c, values_near_ties(count, g, 3), values_near_ties(count, 0.5f * g, 4), slots, 16, cuda());
+        if (HasFatalFailure()) return;
+      }
     }
   }
 }

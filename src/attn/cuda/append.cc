@@ -1,5 +1,6 @@
 #include "attn/cuda/append.h"
 
+#include <algorithm>
 #include <bit>
 #include <limits>
 
@@ -59,13 +60,21 @@ int64_t stride_or_dense(int64_t stride, int32_t num_heads, int32_t head_dim) {
   return stride != 0 ? stride : int64_t{num_heads} * head_dim;
 }
 
-ConditionParams make_condition(const KeyConditioner& conditioner, int32_t head_dim) {
+ConditionParams make_condition(const KeyConditioner& conditioner, int32_t head_dim, int32_t elements) {
   if (conditioner.kind == KeyConditioning::kNone) return {};
   const int32_t block = hadamard_block(head_dim);
   return {.mu = conditioner.mu,
           .zi = conditioner.kind == KeyConditioning::kFull ? conditioner.zi : nullptr,
-          .rotated_lanes = static_cast<uint32_t>(block / kUnit),
+          .rotated_lanes = static_cast<uint32_t>(block / elements),
           .factor = hadamard_factor(block)};
+}
+
+/// Few rows are spread over more lanes, where a row still fits a warp.
+int32_t elements_of_lane(const KvLayout& layout, int64_t num_rows) {
+  constexpr int64_t kFewRows = 256;  // Measured: of twice as many, the blocks cost what the short code gives.
+  constexpr int32_t kLanes = 32;
+  const bool fits = std::max(layout.head_dim_k, layout.head_dim_v) <= kLanes * kQuadUnit;
+  return fits && num_rows <= kFewRows ? kQuadUnit : kUnit;
 }
 
 }  // namespace
@@ -76,17 +85,19 @@ Status append(const AppendArgs& args, void* stream) {
   KVANT_RETURN_IF_ERROR(check_layout(layout));
   KVANT_RETURN_IF_ERROR(check_rows("append", args.num_tokens, layout));
   const int64_t num_rows = args.num_tokens * heads;
+  const int32_t elements = elements_of_lane(layout, num_rows);
   const AppendParams params{.rows = {{args.k, stride_or_dense(args.k_token_stride, heads, layout.head_dim_k),
-                                      args.cache.scales.k, make_unit_grid(num_rows, layout.head_dim_k)},
+                                      args.cache.scales.k, make_unit_grid(num_rows, layout.head_dim_k, elements)},
                                      {args.v, stride_or_dense(args.v_token_stride, heads, layout.head_dim_v),
-                                      args.cache.scales.v, make_unit_grid(num_rows, layout.head_dim_v)}},
+                                      args.cache.scales.v, make_unit_grid(num_rows, layout.head_dim_v, elements)}},
                             .slots = args.slots,
                             .base = make_page_pool(layout, args.cache.base),
                             .exact = make_page_pool(layout.exact(), args.cache.exact),
-                            .condition = make_condition(args.cache.conditioner, layout.head_dim_k),
+                            .condition = make_condition(args.cache.conditioner, layout.head_dim_k, elements),
                             .num_kv_heads = static_cast<uint32_t>(heads),
                             .page_shift = page_shift(layout),
                             .scale_count = args.cache.scales.count,
+                            .elements = elements,
                             .dtype = args.dtype,
                             .policy = args.policy};
   return launch_append(params, static_cast<cudaStream_t>(stream));

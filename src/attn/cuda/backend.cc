@@ -51,9 +51,12 @@ Result<AttentionRoute> decode_route(const AttnDesc& desc, const AttnLimits& limi
   }
   KVANT_ASSIGN_OR_FAIL(const int32_t index, find_instance(desc, limits));
   const DecodeInstance& instance = decode_splitkv_instances()[static_cast<size_t>(index)];
-  const KernelImage image = instance.image();
+  const KernelImage image = instance.image(false);
   const int32_t shared_bytes = image.shared_bytes + decode_prefix_bytes(limits.max_requests);
-  KVANT_ASSIGN_OR_FAIL(const int32_t num_blocks, count_blocks(image, shared_bytes, kMaxDecodeBlocks, device));
+  KVANT_ASSIGN_OR_FAIL(int32_t num_blocks, count_blocks(image, shared_bytes, kMaxDecodeBlocks, device));
+  if (limits.max_requests > kFewRequests) {
+    KVANT_ASSIGN_OR_FAIL(num_blocks, count_blocks(instance.image(true), shared_bytes, num_blocks, device));
+  }
   AttentionRoute route;
   route.launch = {.kernel = index, .num_blocks = num_blocks, .shared_bytes = shared_bytes};
   if (device.compute_capability >= 90 && instance.row_tiles <= 2) {
@@ -74,14 +77,13 @@ Result<AttentionRoute> decode_route(const AttnDesc& desc, const AttnLimits& limi
 /// through global memory, but parts of an item are whole clusters, so it is for few items and where most blocks still
 /// have work. Numbers are measured.
 int32_t cluster_of(const AttnPlan& plan, int32_t num_requests) {
-  constexpr int32_t kMostRequests = 32;  // As many as a warp looks at.
   const AttnLaunch& config = plan.launch();
   const DecodeInstance& instance = decode_splitkv_instances()[static_cast<size_t>(config.kernel)];
   const AttnDesc& desc = plan.desc();
   const int64_t rows = int64_t{plan.limits().max_query_len} * (desc.num_q_heads / desc.layout.num_kv_heads);
   const int64_t rows_an_item = int64_t{8} * instance.row_tiles;
   const int64_t items = (rows + rows_an_item - 1) / rows_an_item * desc.layout.num_kv_heads * num_requests;
-  if (num_requests > kMostRequests || items == 0) return 1;
+  if (num_requests > kFewRequests || items == 0) return 1;
   for (const int32_t size : {8, 4, 2}) {
     if (size == 2 && instance.row_tiles == 1) break;
     const int64_t blocks =
@@ -96,7 +98,7 @@ Status launch_decode(const AttnPlan& plan, const AttnArgs& args, void* stream) {
   const AttnDesc& desc = plan.desc();
   if (shares_pages(plan, args)) return launch_shared(plan, args, stream);
   const DecodeInstance& instance = decode_splitkv_instances()[static_cast<size_t>(plan.launch().kernel)];
-  const KernelImage image = instance.image();
+  const KernelImage image = instance.image(args.num_requests > kFewRequests);
   const WorkspaceCut cut = workspace_cut(instance, plan.launch().num_blocks);
   auto params = common_params<DecodeParams>(plan, args, cut);
   params.num_tokens = args.num_tokens;
@@ -120,7 +122,7 @@ Status check_kernel_images(const DeviceInfo& device) {
   for (const DecodeInstance& instance : decode_splitkv_instances()) {
     const std::string name =
         fmt::format("decode kernel {}_d{}_r{}", to_string(instance.format), instance.head_dim, instance.row_tiles);
-    KVANT_RETURN_IF_ERROR(check_image(name, instance.image(), device));
+    for (const bool many : {false, true}) KVANT_RETURN_IF_ERROR(check_image(name, instance.image(many), device));
   }
   KVANT_RETURN_IF_ERROR(check_shared_images(device));
   return check_prefill_images(device);

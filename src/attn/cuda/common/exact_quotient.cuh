@@ -26,6 +26,9 @@ class ExactQuotient {
     low_ = fl_mul(__fmaf_rn(-divisor, reciprocal_, 1.0f), reciprocal_);
   }
 
+  /// 1 / by, correctly rounded.
+  __device__ __forceinline__ float reciprocal() const { return reciprocal_; }
+
   /// x / by, to a relative 1.5 * 2^-47 before its one rounding.
   __device__ __forceinline__ float near(float x) const { return __fmaf_rn(x, reciprocal_, fl_mul(x, low_)); }
 

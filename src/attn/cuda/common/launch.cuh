@@ -14,12 +14,12 @@ namespace kvant::attn::cuda {
 
 inline constexpr int kWriterThreads = 128;
 
-/// What such a kernel does before it touches memory. The next one may take the room that few blocks leave; many would
-/// share multiprocessors with its early blocks, unevenly, and end up to twice as late: measured.
+/// What such a kernel does first. The next one may take the room that few blocks leave; many would share
+/// multiprocessors with its early blocks, unevenly, and end up to twice as late: measured.
+template <int kElements = kUnit>
 __device__ __forceinline__ void start_row_units() {
-  constexpr uint32_t kFewBlocks = 8;
+  constexpr uint32_t kFewBlocks = kElements == kUnit ? 4 : 32;
   if (gridDim.x <= kFewBlocks) allow_next_kernel();
-  wait_for_previous_kernel();
 }
 
 /// Launches a kernel that walks K rows (grid.y 0) and V rows (grid.y 1) by warps.

@@ -57,11 +57,12 @@ __device__ __forceinline__ float expand_scale(uint8_t scale) {
 #endif
 }
 
-/// The magnitudes of a block. `unscaled` is the same divided by the power of two in g, which leaves quotients as they
-/// are and keeps what they are made of away from subnormals.
+/// The magnitudes of a block, or of a lane's part of it. `unscaled` is the same divided by the power of two in g, which
+/// leaves quotients as they are and keeps what they are made of away from subnormals.
+template <int kElements>
 struct Nvfp4Magnitudes {
-  float x[kUnit];
-  float unscaled[kUnit];
+  float x[kElements];
+  float unscaled[kElements];
   float unscale, g, amax;
 
   /// The scale byte that maps amax to `divisor`.
@@ -71,12 +72,11 @@ struct Nvfp4Magnitudes {
   }
   __device__ __forceinline__ float step(uint8_t scale) const { return fl_mul(expand_scale(scale), g); }
 
-  /// Squared error of the block at a scale. An error does not depend on signs.
+  /// `error` and the squared errors of the elements at a scale. An error does not depend on signs.
   template <bool kNear>
-  __device__ __forceinline__ float error_at(float step, const ExactQuotient& quotient) const {
-    float error = 0.0f;
+  __device__ __forceinline__ float add_errors(float error, float step, const ExactQuotient& quotient) const {
 #pragma unroll
-    for (int i = 0; i < kUnit; ++i) {
+    for (int i = 0; i < kElements; ++i) {
       const float value = round_to_e2m1(kNear ? quotient.near(unscaled[i]) : quotient.rounded(unscaled[i]));
       const float residual = fl_sub(fl_mul(value, step), x[i]);
       error = fl_add(error, fl_mul(residual, residual));
@@ -85,10 +85,64 @@ struct Nvfp4Magnitudes {
   }
 };
 
-__device__ __forceinline__ uint8_t best_scale(const Nvfp4Magnitudes& block, ScalePolicy policy) {
+/// Whether every value has at most nine significant bits, as bf16 has, and lies far from the ends of the exponent
+/// range, and g is a power of two. Then what one product by a reciprocal rounds to is a nearest code, residuals and
+/// their squares are exact, and the two codes beside a tie have the same error: neither needs the quotient itself.
+__device__ __forceinline__ bool are_short(const Nvfp4Magnitudes<kUnit>& block) {
+  uint32_t low_bits = (float_to_bits(block.g) & 0x007fffffu) == 0 ? 0 : 1;
+  float least = 1.0f;
+#pragma unroll
+  for (int i = 0; i < kUnit; ++i) {
+    low_bits |= float_to_bits(block.x[i]);
+    least = fminf(least, block.x[i] == 0.0f ? 1.0f : block.x[i]);
+  }
+  return (low_bits & 0x7fffu) == 0 && least >= 0x1p-60f && block.amax <= 0x1p60f && block.g >= 0x1p-60f &&
+         block.g <= 0x1p60f;
+}
+
+/// The best of kCount scales at a time, of short values, so that what each waits for is hidden behind the others.
+template <int kCount>
+__device__ __forceinline__ uint8_t best_scale_of_short(const Nvfp4Magnitudes<kUnit>& block, const float* divisors,
+                                                       int num_candidates) {
+  uint8_t best = 0;
+  float best_error = INFINITY;
+#pragma unroll 1
+  for (int first = 0; first < num_candidates; first += kCount) {
+    uint8_t scale[kCount];
+    float step[kCount], reciprocal[kCount], error[kCount];
+#pragma unroll
+    for (int j = 0; j < kCount; ++j) {
+      scale[j] = block.scale_for(divisors[first + j]);
+      step[j] = block.step(scale[j]);
+      reciprocal[j] = ExactQuotient(fl_mul(step[j], block.unscale)).reciprocal();
+      error[j] = 0.0f;
+    }
+#pragma unroll
+    for (int i = 0; i < kUnit; ++i) {
+#pragma unroll
+      for (int j = 0; j < kCount; ++j) {
+        const float residual = __fmaf_rn(round_to_e2m1(fl_mul(block.unscaled[i], reciprocal[j])), step[j], -block.x[i]);
+        error[j] = __fmaf_rn(residual, residual, error[j]);
+      }
+    }
+#pragma unroll
+    for (int j = 0; j < kCount; ++j)
+      if (error[j] < best_error) best = scale[j], best_error = error[j];
+  }
+  return best;
+}
+
+__device__ __forceinline__ uint8_t best_scale(const Nvfp4Magnitudes<kUnit>& block, ScalePolicy policy) {
   if (policy == ScalePolicy::kAmax) return block.scale_for(scale_divisor(ScalePolicy::kAmax, 0));
-  const float* divisors = kDivisors[policy == ScalePolicy::kSearch ? 1 : 0];
+  const bool searches = policy == ScalePolicy::kSearch;
+  const float* divisors = kDivisors[searches ? 1 : 0];
   const int num_candidates = num_scale_candidates(policy);
+  if (are_short(block)) {
+    static_assert(num_scale_candidates(ScalePolicy::kSearch) % 3 == 0 &&
+                  num_scale_candidates(ScalePolicy::kFourOverSix) % 2 == 0);
+    return searches ? best_scale_of_short<3>(block, divisors, num_candidates)
+                    : best_scale_of_short<2>(block, divisors, num_candidates);
+  }
   uint8_t best = 0;
   float best_error = 0.0f;
   uint8_t scale = block.scale_for(divisors[0]);
@@ -98,8 +152,8 @@ __device__ __forceinline__ uint8_t best_scale(const Nvfp4Magnitudes& block, Scal
     const uint8_t next = block.scale_for(divisors[min(candidate + 1, num_candidates - 1)]);
     const float step = block.step(scale);
     const ExactQuotient quotient(fl_mul(step, block.unscale));
-    const float error =
-        quotient.near_is_enough() ? block.error_at<true>(step, quotient) : block.error_at<false>(step, quotient);
+    const float error = quotient.near_is_enough() ? block.add_errors<true>(0.0f, step, quotient)
+                                                  : block.add_errors<false>(0.0f, step, quotient);
     if (candidate == 0 || error < best_error) best = scale, best_error = error;
     scale = next;
   }
@@ -107,7 +161,7 @@ __device__ __forceinline__ uint8_t best_scale(const Nvfp4Magnitudes& block, Scal
 }
 
 template <bool kPacked>
-__device__ __forceinline__ void place_codes(Nvfp4Magnitudes& block, uint32_t signs, uint8_t scale,
+__device__ __forceinline__ void place_codes(Nvfp4Magnitudes<kUnit>& block, uint32_t signs, uint8_t scale,
                                             uint32_t (&words)[2]) {
   const float step = fl_mul(block.step(scale), block.unscale);
   const ExactQuotient quotient(step);
@@ -143,7 +197,7 @@ struct Nvfp4Unit {
 __device__ __forceinline__ Nvfp4Unit encode_nvfp4_unit(const float (&values)[kUnit], float g, ScalePolicy policy,
                                                        CodeOrder order) {
   const float limit = fl_mul(kNvfp4Range, g);
-  detail::Nvfp4Magnitudes block;
+  detail::Nvfp4Magnitudes<kUnit> block;
   block.g = g;
   block.unscale = power_of_two_reciprocal(g);
   block.amax = 0.0f;

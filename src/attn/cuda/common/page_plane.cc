@@ -56,8 +56,8 @@ PagePool make_page_pool(const KvLayout& layout, const KvPool& pool) {
           .plane = {make_k_plane(layout), make_v_plane(layout)}};
 }
 
-UnitGrid make_unit_grid(int64_t num_rows, int32_t head_dim) {
-  const auto row_units = static_cast<uint32_t>(head_dim / kUnit);
+UnitGrid make_unit_grid(int64_t num_rows, int32_t head_dim, int32_t elements) {
+  const auto row_units = static_cast<uint32_t>(head_dim / elements);
   return {.num_rows = num_rows,
           .row_units = row_units,
           .rows_per_warp = 32 / row_units,

@@ -9,6 +9,8 @@ namespace kvant::attn::cuda {
 
 /// Elements that one thread of a cache writer works on: a block of NVFP4.
 inline constexpr int32_t kUnit = 16;
+/// The same where rows are few: a quarter of a block.
+inline constexpr int32_t kQuadUnit = 4;
 
 /// The K or the V rows of a page as sums of strides in bytes. Read off a KvLayout, which alone knows the orders: in
 /// each of them the place of a scale is a sum over its head, the low bits of its token and its block.
@@ -49,7 +51,7 @@ struct PagePool {
 
 PagePool make_page_pool(const KvLayout& layout, const KvPool& pool);
 
-/// How rows of `head_dim` elements are spread over warps: whole rows, a lane per 16 elements, spare lanes idle.
+/// How rows of `head_dim` elements are spread over warps: whole rows, a lane per `elements`, spare lanes idle.
 struct UnitGrid {
   int64_t num_rows;
   uint32_t row_units, rows_per_warp, row_reciprocal;
@@ -57,6 +59,6 @@ struct UnitGrid {
   int64_t num_warps() const { return (num_rows + rows_per_warp - 1) / rows_per_warp; }
 };
 
-UnitGrid make_unit_grid(int64_t num_rows, int32_t head_dim);
+UnitGrid make_unit_grid(int64_t num_rows, int32_t head_dim, int32_t elements = kUnit);
 
 }  // namespace kvant::attn::cuda

@@ -6,7 +6,7 @@
 #include "core/float_bits.h"
 #include "kvant/core/dtype.h"
 
-// Sixteen elements of a row per thread: where they are, how they are read and written.
+// Sixteen elements of a row per thread, or four: where they are, how they are read and written.
 namespace kvant::attn::cuda {
 
 /// The widest accesses that the address allows; callers' tensors and pages need no alignment.
@@ -19,7 +19,7 @@ __device__ __forceinline__ void load_words(const void* from, uint32_t (&words)[k
       const uint4 v = static_cast<const uint4*>(from)[i];
       words[4 * i] = v.x, words[4 * i + 1] = v.y, words[4 * i + 2] = v.z, words[4 * i + 3] = v.w;
     }
-  } else if (address % 8 == 0) {
+  } else if (kWords % 2 == 0 && address % 8 == 0) {
 #pragma unroll
     for (int i = 0; i < kWords / 2; ++i) {
       const uint2 v = static_cast<const uint2*>(from)[i];
@@ -42,9 +42,11 @@ __device__ __forceinline__ void store_words(void* to, const uint32_t (&words)[kW
 #pragma unroll
     for (int i = 0; i < kWords / 4; ++i)
       static_cast<uint4*>(to)[i] = make_uint4(words[4 * i], words[4 * i + 1], words[4 * i + 2], words[4 * i + 3]);
-  } else if (address % 8 == 0) {
+  } else if (kWords % 2 == 0 && address % 8 == 0) {
 #pragma unroll
     for (int i = 0; i < kWords / 2; ++i) static_cast<uint2*>(to)[i] = make_uint2(words[2 * i], words[2 * i + 1]);
+  } else if (kWords == 1 && address % 4 == 0) {
+    *static_cast<uint32_t*>(to) = words[0];
   } else {
     auto* bytes = static_cast<uint8_t*>(to);
 #pragma unroll
@@ -52,23 +54,25 @@ __device__ __forceinline__ void store_words(void* to, const uint32_t (&words)[kW
   }
 }
 
-/// Widens sixteen elements; NaN keeps its payload, as on the CPU.
-__device__ __forceinline__ void load_unit(const void* from, DType dtype, float (&x)[kUnit]) {
+/// Widens the elements; NaN keeps its payload, as on the CPU.
+template <int kElements>
+__device__ __forceinline__ void load_unit(const void* from, DType dtype, float (&x)[kElements]) {
   if (dtype == DType::kF32) {
-    uint32_t words[kUnit];
+    uint32_t words[kElements];
     load_words(from, words);
 #pragma unroll
-    for (int i = 0; i < kUnit; ++i) x[i] = bits_to_float(words[i]);
+    for (int i = 0; i < kElements; ++i) x[i] = bits_to_float(words[i]);
     return;
   }
-  uint32_t words[kUnit / 2];
+  uint32_t words[kElements / 2];
   load_words(from, words);
   if (dtype == DType::kBf16) {
 #pragma unroll
-    for (int i = 0; i < kUnit; ++i) x[i] = bits_to_float(i % 2 == 0 ? words[i / 2] << 16 : words[i / 2] & 0xffff0000u);
+    for (int i = 0; i < kElements; ++i)
+      x[i] = bits_to_float(i % 2 == 0 ? words[i / 2] << 16 : words[i / 2] & 0xffff0000u);
   } else {
 #pragma unroll
-    for (int i = 0; i < kUnit; ++i) x[i] = f16_to_float(static_cast<uint16_t>(words[i / 2] >> 16 * (i % 2)));
+    for (int i = 0; i < kElements; ++i) x[i] = f16_to_float(static_cast<uint16_t>(words[i / 2] >> 16 * (i % 2)));
   }
 }
 

@@ -1,9 +1,10 @@
 #pragma once
 
 // append_kernel: quantise-and-write of new keys and values by slot. A lane holds 16 elements of a row (a block of
-// NVFP4), a warp holds whole rows, grid.y is K and V. Loads, conditions (Hadamard stages between lanes by shuffles) and
-// encodes in registers; no shared memory. A slot that is negative or beyond its pool writes nothing. What is fused in
-// front of it (norms, RoPE) goes between load and condition: the whole row is in one warp.
+// NVFP4), or, where rows are few, four of them; a warp holds whole rows, grid.y is K and V. Loads, conditions (Hadamard
+// stages between lanes by shuffles) and encodes in registers; no shared memory. A slot that is negative or beyond its
+// pool writes nothing. What is fused in front of it (norms, RoPE) goes between load and condition: the whole row is in
+// one warp.
 
 #include "attn/cuda/common/condition_unit.cuh"
 #include "attn/cuda/common/launch.cuh"
@@ -14,8 +15,11 @@
 
 namespace kvant::attn::cuda {
 
+template <int kElements>
 __global__ void __launch_bounds__(kWriterThreads) append_kernel(const __grid_constant__ AppendParams params) {
-  start_row_units();
+  start_row_units<kElements>();
+  if constexpr (kElements < kUnit) touch_parameters(params);
+  wait_for_previous_kernel();
   const uint32_t plane = blockIdx.y;
   const AppendRows& rows = params.rows[plane];
   const RowUnit unit = row_unit(rows.grid);
@@ -23,25 +27,33 @@ __global__ void __launch_bounds__(kWriterThreads) append_kernel(const __grid_con
   const uint32_t head = unit.row - token * params.num_kv_heads;
   const int64_t slot = unit.live ? params.slots[token] : kSkipSlot;
 
-  float x[kUnit] = {};
-  const int64_t in_token = (static_cast<int64_t>(head) * rows.grid.row_units + unit.block) * kUnit;
-  if (slot >= 0) {
+  // Values are asked for beside their slot.
+  float x[kElements] = {};
+  const int64_t in_token = (static_cast<int64_t>(head) * rows.grid.row_units + unit.block) * kElements;
+  if (unit.live) {
     const int64_t element = token * rows.token_stride + in_token;
     load_unit(static_cast<const uint8_t*>(rows.values) + element * dtype_bytes(params.dtype), params.dtype, x);
   }
+  const UnitEncoding encoding = {unit.live ? scale_of(rows.scales, params.scale_count, head) : 1.0f, params.policy};
   if (plane == 0) condition_unit(params.condition, in_token, x);
 
   const PagePool& pool = (slot & kExactSlotBit) != 0 ? params.exact : params.base;
   const int64_t in_pool = slot & ~kExactSlotBit;
   const int64_t page = in_pool >> params.page_shift;
-  if (slot < 0 || page >= pool.num_pages) return;
+  const bool stores = slot >= 0 && page < pool.num_pages;
+  uint8_t* to = pool.pages + page * pool.page_stride;
   const uint32_t in_page = static_cast<uint32_t>(in_pool) & ((1u << params.page_shift) - 1);
-  store_unit(pool.plane[plane], pool.pages + page * pool.page_stride, head, in_page, unit.block,
-             {scale_of(rows.scales, params.scale_count, head), params.policy}, x);
+  if constexpr (kElements == kUnit) {
+    if (stores) store_unit(pool.plane[plane], to, head, in_page, unit.block, encoding, x);
+  } else {
+    store_unit(pool.plane[plane], to, head, in_page, unit.block, encoding, x, stores);
+  }
 }
 
 Status launch_append(const AppendParams& params, cudaStream_t stream) {
-  return launch_row_units("append", append_kernel, params, params.rows[0].grid, params.rows[1].grid, stream);
+  const UnitGrid &k = params.rows[0].grid, &v = params.rows[1].grid;
+  return launch_row_units("append", params.elements == kQuadUnit ? append_kernel<kQuadUnit> : append_kernel<kUnit>,
+                          params, k, v, stream);
 }
 
 }  // namespace kvant::attn::cuda

@@ -34,6 +34,7 @@ __device__ __forceinline__ void copy_codes(CodeOrder from_order, const uint8_t* 
 
 __global__ void __launch_bounds__(kWriterThreads) convert_kernel(const __grid_constant__ ConvertParams params) {
   start_row_units();
+  wait_for_previous_kernel();
   const uint32_t which = blockIdx.y;
   const RowUnit unit = row_unit(params.grid[which]);
   if (!unit.live) return;

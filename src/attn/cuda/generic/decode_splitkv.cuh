@@ -25,6 +25,11 @@ struct DecodeTraits {
   static constexpr int kHeadDim = kHeadDim_;
   static constexpr int kRowTiles = kRowTiles_;  ///< Eight query rows each.
   using Params = DecodeParams;
+  /// Launches with few requests and with many are kernels of their own where both matter: neither is to jump over what
+  /// the other does. In a model's step, where other kernels have used the caches for instructions, that costs
+  /// microseconds.
+  static constexpr bool kSplits = kRowTiles_ == 1;
+  static constexpr bool kFew = true, kMany = true;  ///< Up to kFewRequests, and more.
   static constexpr bool kShares = false;   ///< Whether requests' shared pages are other items, and Params has `shared`.
   static constexpr bool kExact = kExact_;  ///< Entries may name the exact pool.
   static constexpr int kRows = 8 * kRowTiles;
@@ -117,6 +122,18 @@ struct DecodeTraits {
   __device__ __forceinline__ static bool all_of_block(bool value) { return __syncthreads_and(value ? 1 : 0) != 0; }
 };
 
+template <class Both>
+struct FewRequestsTraits : Both {
+  static constexpr bool kMany = false;
+  static constexpr bool kAlone = false;  ///< Few requests hardly have an item for every warp.
+};
+template <class Both>
+struct ManyRequestsTraits : Both {
+  static constexpr bool kFew = false;
+  static constexpr bool kGuesses = false;  ///< All lengths read twice by every warp cost more than they give.
+  static constexpr bool kClusters = false;
+};
+
 /// One block's work, from its share of the tiles to the rows that it is the last to finish.
 template <class Traits>
 class DecodeBlock : private DecodeCluster<Traits> {
@@ -131,7 +148,6 @@ class DecodeBlock : private DecodeCluster<Traits> {
   using Base::finish_in_cluster;
   using Base::has_one;
   using Base::is_alone;
-  using Base::kMostGuessed;
   using Base::lane_;
   using Base::lane_lengths;
   using Base::leave_nothing;
@@ -148,17 +164,16 @@ class DecodeBlock : private DecodeCluster<Traits> {
   using Base::shared_;
   using Base::sharing;
   using Base::start_by_guess;
-  using Base::touch_parameters;
 
   __device__ void run() {
     allow_next_kernel();
-    touch_parameters();
+    touch_parameters(p_);
     prefetch_page_table();
     // While the kernels before this one end, lengths and page table mostly are what they will be. A warp that has one
     // segment by them finds it, brings its first tiles to L2, and once it may, copies them, all before it knows whether
     // that is right.
     detail::Chunks chunks = no_guess();
-    bool guess = Traits::kGuesses && p_.num_requests <= kMostGuessed;
+    bool guess = Traits::kGuesses;
     bool has_tiles = false;
     if constexpr (Traits::kGuesses) {
       if (guess) {
@@ -241,9 +256,17 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
   DecodeBlock<Traits>(params, shared, prefix).run();
 }
 
+/// `many`: for more than kFewRequests.
 template <class Traits>
-KernelImage decode_splitkv_image() {
-  return {.function = reinterpret_cast<const void*>(&decode_splitkv_kernel<Traits>),
+KernelImage decode_splitkv_image([[maybe_unused]] bool many) {
+  const void* function;
+  if constexpr (Traits::kSplits) {
+    function = many ? reinterpret_cast<const void*>(&decode_splitkv_kernel<ManyRequestsTraits<Traits>>)
+                    : reinterpret_cast<const void*>(&decode_splitkv_kernel<FewRequestsTraits<Traits>>);
+  } else {
+    function = reinterpret_cast<const void*>(&decode_splitkv_kernel<Traits>);
+  }
+  return {.function = function,
           .threads = Traits::kThreads,
           .shared_bytes = static_cast<int32_t>(sizeof(typename Traits::SharedStorage))};
 }

@@ -27,6 +27,9 @@ struct PoolParams {
   PlaneStrides k, v;
 };
 
+/// Requests that a warp looks at, a lane each; more are another image.
+inline constexpr int32_t kFewRequests = 32;
+
 /// Largest grid.
 inline constexpr int32_t kMaxDecodeBlocks = 4096;
 
@@ -75,7 +78,7 @@ struct DecodeInstance {
   int32_t head_dim;   ///< Of K and V.
   int32_t row_tiles;  ///< Eight query rows each.
   bool exact_pages;
-  KernelImage (*image)();
+  KernelImage (*image)(bool many);  ///< For up to kFewRequests in a launch, or more; alike but for the function.
 };
 
 /// Written by kernels.cmake.

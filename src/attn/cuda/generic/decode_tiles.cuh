@@ -123,6 +123,8 @@ class DecodeTiles : protected DecodePages<Traits> {
   /// Which products of kCount tiles from `tile` on count: bit 4 * (kRowTiles * r + n) + i for c[r][n][i].
   template <int kCount>
   __device__ __forceinline__ uint32_t visible(const detail::Segment& s, int32_t tile) const {
+    if (s.q_len == 1 && p_.window == 0 && p_.draft_mask == DraftMask::kCausal && p_.positions == nullptr) [[likely]]
+      return held<kCount>(s, tile);
     const auto local = [&](int32_t length) { return owned_keys(length, p_.cp_rank, p_.cp_size, p_.cp_interleave); };
     const int32_t block = s.global_len - s.q_len;
     uint32_t bits = 0;
@@ -146,6 +148,19 @@ class DecodeTiles : protected DecodePages<Traits> {
         }
         if (seen && key >= first) bits |= 1u << (4 * (kRowTiles * (k / 2) + j / 2) + 2 * (k % 2) + j % 2);
       }
+    }
+    return bits;
+  }
+  /// The same for one new token, which sees all keys that there are.
+  template <int kCount>
+  __device__ __forceinline__ uint32_t held(const detail::Segment& s, int32_t tile) const {
+    uint32_t bits = 0;
+#pragma unroll
+    for (int k = 0; k < 2 * kCount; ++k) {
+#pragma unroll
+      for (int n = 0; n < kRowTiles; ++n)
+        if (tile * Traits::kTileTokens + 8 * k + g_ < s.kv_len)
+          bits |= 3u << (4 * (kRowTiles * (k / 2) + n) + 2 * (k % 2));
     }
     return bits;
   }

@@ -201,10 +201,16 @@ class DecodeWork : protected DecodeContext<Traits> {
   /// prefix_[r] = positions before request r, and the chunks, which it returns; every block computes the same. Rows
   /// that see no key are written. Warps that work alone, and else the first warp, may look at the rest at once, other
   /// warps after a barrier.
-  __device__ detail::Chunks scan_lengths() { return p_.num_requests <= 32 ? scan_few(false) : scan_many(); }
+  __device__ detail::Chunks scan_lengths() {
+    if constexpr (!Traits::kMany)
+      return scan_few(false);
+    else if constexpr (!Traits::kFew)
+      return scan_many();
+    else
+      return p_.num_requests <= kFewRequests ? scan_few(false) : scan_many();
+  }
   /// What a guess gives where it fails, or where segments are more than one.
   __device__ __forceinline__ static detail::Chunks no_guess() { return {-1, 0, 0, detail::Sharing::kBlock}; }
-  static constexpr int32_t kMostGuessed = 32;  ///< Requests: a lane looks at one.
 
   /// Whether a guess was right: it took the lengths that the kernels before this one have left. Each warp by itself.
   __device__ __forceinline__ bool confirm_lengths(const Lengths& now) {
@@ -265,6 +271,8 @@ class DecodeWork : protected DecodeContext<Traits> {
   __device__ __forceinline__ static int32_t parts_of(int32_t tiles, int32_t cluster) {
     const int32_t least_block = cluster == 1 ? Traits::kMinPart : Traits::kPartTiles / (cluster > 4 ? 2 : 1);
     const int32_t least = least_block * cluster;  // A power of two.
+    // What a second cluster adds up goes through global memory, which takes longer than some tiles more.
+    if (cluster > 1 && 2 * tiles <= 3 * least) return min(tiles, 1) * cluster;
     return min((tiles + least - 1) >> (31 - __clz(least)), kMaxDecodeBlocks) * cluster;
   }
   /// The same for items that are all alike: as many parts as there are blocks for, or 0 where that leaves more than a
@@ -451,15 +459,6 @@ class DecodeWork : protected DecodeContext<Traits> {
         p_.window == 0 ? 0 : owned_keys(max(e.global_len - p_.window, 0), p_.cp_rank, p_.cp_size, p_.cp_interleave);
     s.full_begin = (gone + Traits::kTileTokens - 1) / Traits::kTileTokens;
     s.full_end = seen / Traits::kTileTokens;
-  }
-
-  /// Brings the parameters to the constant cache, which takes no result of the stream's previous kernel.
-  __device__ __forceinline__ void touch_parameters() const {
-    const auto* words = reinterpret_cast<const uint32_t*>(&p_);
-    uint32_t any = 0;
-#pragma unroll
-    for (size_t i = 0; i < sizeof(DecodeParams) / sizeof(uint32_t); i += 16) any ^= words[i];
-    if (any == 1) __nanosleep(1);  // Without an effect they would not be read.
   }
 
   /// The whole grid brings the table to L2, beside the lengths that must be known before entries are read.

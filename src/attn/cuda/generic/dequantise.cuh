@@ -13,6 +13,7 @@ namespace kvant::attn::cuda {
 
 __global__ void __launch_bounds__(kWriterThreads) dequantise_kernel(const __grid_constant__ DequantiseParams params) {
   start_row_units();
+  wait_for_previous_kernel();
   const uint32_t plane = blockIdx.y;
   const UnitGrid& grid = params.grid[plane];
   const RowUnit unit = row_unit(grid);
