@@ -55,13 +55,15 @@ TEST(PagePlane, FindsEveryByteOfEveryLayout) {
 }
 
 TEST(UnitGrid, GivesEveryUnitOfEveryRowToOneLane) {
-  for (int32_t head_dim = 16; head_dim <= 512; head_dim += 16) {
-    const UnitGrid grid = make_unit_grid(7, head_dim);
-    const uint32_t row_units = static_cast<uint32_t>(head_dim) / kUnit;
-    EXPECT_EQ(grid.rows_per_warp, 32 / row_units);
-    EXPECT_EQ(grid.num_warps(), (7 + grid.rows_per_warp - 1) / grid.rows_per_warp);
-    for (uint32_t lane = 0; lane < 32; ++lane)
-      EXPECT_EQ(lane * grid.row_reciprocal >> 16, lane / row_units) << head_dim;
+  for (const int32_t elements : {kUnit, kQuadUnit}) {
+    for (int32_t head_dim = 16; head_dim <= 32 * elements; head_dim += 16) {
+      const UnitGrid grid = make_unit_grid(7, head_dim, elements);
+      const auto row_units = static_cast<uint32_t>(head_dim / elements);
+      EXPECT_EQ(grid.rows_per_warp, 32 / row_units);
+      EXPECT_EQ(grid.num_warps(), (7 + grid.rows_per_warp - 1) / grid.rows_per_warp);
+      for (uint32_t lane = 0; lane < 32; ++lane)
+        EXPECT_EQ(lane * grid.row_reciprocal >> 16, lane / row_units) << head_dim;
+    }
   }
 }
 
