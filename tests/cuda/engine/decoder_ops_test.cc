@@ -19,18 +19,9 @@
 namespace kvant::ops {
 namespace {
 
+using test::bits;
 using test::random_values;
-
-std::vector<float> rounded(std::vector<float> values) {
-  for (float& value : values) value = bf16_to_float(float_to_bf16(value));
-  return values;
-}
-
-std::vector<uint16_t> bits(const std::vector<float>& values) {
-  std::vector<uint16_t> out;
-  for (const float value : values) out.push_back(float_to_bf16(value));
-  return out;
-}
+using test::rounded;
 
 void expect_near(float got, double want, kvant::test::Tolerance tolerance, size_t index) {
   ASSERT_LE(std::abs(got - want), tolerance.absolute + tolerance.relative * std::abs(want))

@@ -17,21 +17,12 @@
 namespace kvant::ops {
 namespace {
 
+using test::bits;
 using test::random_values;
+using test::rounded;
 
 constexpr LinearOutput kOutputs[] = {LinearOutput::kActivations, LinearOutput::kF32, LinearOutput::kAddF32};
 constexpr size_t kGuard = 64;  // values beyond an output
-
-std::vector<float> rounded(std::vector<float> values) {
-  for (float& value : values) value = bf16_to_float(float_to_bf16(value));
-  return values;
-}
-
-std::vector<uint16_t> bits(const std::vector<float>& values) {
-  std::vector<uint16_t> out;
-  for (const float value : values) out.push_back(float_to_bf16(value));
-  return out;
-}
 
 /// Products of 2 to 32 rows, which on Hopper are the kernel of ops/cuda/few_rows.h.
 class CudaFewRows : public kvant::testing::CudaStreamTest {
