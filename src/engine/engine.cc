@@ -152,6 +152,8 @@ class LocalEngine : public Engine {
   };
   /// Hands the scheduler what other threads submitted and cancelled.
   void take_arrivals();
+  /// After a step, and before a request's end is told, so that who has an answer finds it counted.
+  void publish_stats();
   bool has_work() const { return !arrivals_.empty() || stats_.running + stats_.waiting > 0; }
 
   std::unique_ptr<LoadedModel> model_;
@@ -256,7 +258,10 @@ Result<RequestId> LocalEngine::submit(GenerateRequest request) {
     };
   }
   out.on_token = [answer](int32_t token, const TokenLogprobs* logprobs) { return answer->take(token, logprobs); };
-  out.on_finish = [answer](const TokenResult& result) { answer->finish(result); };
+  out.on_finish = [this, answer](const TokenResult& result) {
+    publish_stats();
+    answer->finish(result);
+  };
   const std::lock_guard lock(mutex_);
   arrivals_.push_back({.id = ++last_id_, .request = std::move(out)});
   work_arrived_.notify_all();
@@ -279,12 +284,18 @@ void LocalEngine::take_arrivals() {
 bool LocalEngine::step() {
   take_arrivals();
   const bool worked = scheduler_.step();
+  publish_stats();
   const std::lock_guard lock(mutex_);
-  stats_ = scheduler_.stats();
-  const GraphStats& graphs = model_->runner().graph_stats();
-  stats_.graph_replays = graphs.replayed;
-  stats_.graph_misses = graphs.decode_misses();
   return worked || has_work();
+}
+
+void LocalEngine::publish_stats() {
+  EngineStats stats = scheduler_.stats();
+  const GraphStats& graphs = model_->runner().graph_stats();
+  stats.graph_replays = graphs.replayed;
+  stats.graph_misses = graphs.decode_misses();
+  const std::lock_guard lock(mutex_);
+  stats_ = std::move(stats);
 }
 
 bool LocalEngine::wait_for_work(std::chrono::milliseconds timeout) {

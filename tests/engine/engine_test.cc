@@ -265,6 +265,19 @@ TEST_F(EngineTest, CancelsARequestBetweenTokens) {
   EXPECT_EQ(engine->stats().exact_pages_used, 0);
 }
 
+TEST_F(EngineTest, CountsAnAnswerBeforeItIsGiven) {
+  const auto engine = load(options("nvfp4"));
+  EngineStats seen;
+  GenerateRequest asked = request(testing::random_tokens(20, 320, 3), 5);
+  asked.on_finish = [&](const Generation&) { seen = engine->stats(); };
+  const Generation answer = engine->generate(asked).value();
+  EXPECT_EQ(seen.generated_tokens, std::ssize(answer.token_ids));
+  EXPECT_EQ(seen.prompt_tokens, 20);
+  EXPECT_EQ(seen.finished, 1);
+  EXPECT_EQ(seen.running, 0);
+  EXPECT_EQ(seen.exact_pages_used, 0);
+}
+
 TEST_F(EngineTest, FinishesWhatItHasWhenItIsDestroyed) {
   std::vector<FinishReason> reasons;
   {
