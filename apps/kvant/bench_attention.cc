@@ -149,7 +149,6 @@ class Problem {
       sum.fetch_add(of_split, std::memory_order_relaxed);
     });
     const double seconds = watch.seconds();
-    pages_sum_ = sum.load();
     return static_cast<double>(num_pages * layout.page_bytes()) / seconds / 1e9;
   }
 
@@ -211,7 +210,6 @@ class Problem {
   std::vector<float> q_;
   std::vector<float> out_;
   attn::AttnArgs args_;
-  uint64_t pages_sum_ = 0;
 };
 
 Result<Json> measure_row(const BenchAttentionOptions& options, const std::string& format_name, int32_t context,

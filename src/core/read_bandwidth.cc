@@ -13,7 +13,7 @@ namespace {
 
 using Word = uint64_t;
 // Two words, which every CPU adds at once; four sums keep as many additions in flight.
-typedef Word Words __attribute__((vector_size(16), aligned(8)));
+typedef Word Words __attribute__((vector_size(16), aligned(1)));
 
 // One task is large enough to stream and small enough that threads finish together.
 constexpr int64_t kTaskWords = (int64_t{1} << 20) / int64_t{sizeof(Word)};

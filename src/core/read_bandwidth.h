@@ -13,8 +13,8 @@ struct ReadBandwidthOptions {
   int32_t passes = 5;                ///< Timed passes; the fastest counts.
 };
 
-/// Reads `bytes`, a multiple of 64, from an address that 8 divides; returns the sum of its 64-bit words, so that the
-/// reads are needed.
+/// Reads whole pieces of 64 bytes from any address; returns the sum of their 64-bit words, so that the reads are
+/// needed.
 uint64_t sum_words(const void* data, int64_t bytes);
 
 /// A buffer that is in no cache and is read again and again.

@@ -6,6 +6,7 @@
 #include <numeric>
 #include <string>
 
+#include "core/cuda_status.h"
 #include "ops/cuda/few_rows.cuh"
 
 namespace kvant::ops::cuda {
@@ -16,12 +17,6 @@ using Rows16 = FewRowsTraits<16, 1>;
 using Rows32 = FewRowsTraits<32, 1>;
 static_assert(Rows32::kRows == FewRows::kMostRows, "the last of them");
 static_assert(sizeof(CUtensorMap) == sizeof(FewRowsWeight::map), "what FewRowsWeight keeps");
-
-Status check(cudaError_t error, const char* call) {
-  if (error == cudaSuccess) return {};
-  static_cast<void>(cudaGetLastError());
-  return {StatusCode::kCudaError, std::string(call) + ": " + cudaGetErrorString(error)};
-}
 
 int64_t divided_up(int64_t count, int64_t by) { return (count + by - 1) / by; }
 
@@ -37,7 +32,7 @@ int32_t choose_num_shares(int32_t num_tiles, int32_t num_units, int32_t num_mult
 
 template <class Traits>
 Status prepare() {
-  return check(
+  return cuda_status(
       cudaFuncSetAttribute(few_rows_kernel<Traits>, cudaFuncAttributeMaxDynamicSharedMemorySize, Traits::kSharedBytes),
       "cudaFuncSetAttribute");
 }
@@ -57,20 +52,20 @@ Status launch_few_rows(FewRowsParams params, int32_t num_multiprocessors, void* 
 Result<std::unique_ptr<FewRows>> FewRows::create(void* stream) {
   std::unique_ptr<FewRows> few(new FewRows());
   int device = 0, major = 0, minor = 0;
-  KVANT_FAIL_IF_ERROR(check(cudaGetDevice(&device), "cudaGetDevice"));
+  KVANT_FAIL_IF_ERROR(cuda_status(cudaGetDevice(&device), "cudaGetDevice"));
   for (const auto& [value, attribute] :
        {std::pair{&major, cudaDevAttrComputeCapabilityMajor}, std::pair{&minor, cudaDevAttrComputeCapabilityMinor},
         std::pair{&few->num_multiprocessors_, cudaDevAttrMultiProcessorCount}})
-    KVANT_FAIL_IF_ERROR(check(cudaDeviceGetAttribute(value, attribute, device), "cudaDeviceGetAttribute"));
+    KVANT_FAIL_IF_ERROR(cuda_status(cudaDeviceGetAttribute(value, attribute, device), "cudaDeviceGetAttribute"));
   if (major != 9 || minor != 0) return nullptr;
   for (const auto prepare_one : {prepare<Rows8>, prepare<Rows16>, prepare<Rows32>}) KVANT_FAIL_IF_ERROR(prepare_one());
   const int64_t bytes =
       int64_t{few->num_multiprocessors_} * Rows32::kQuads * Rows32::kConsumers * int64_t{sizeof(float4)};
   KVANT_ASSIGN_OR_FAIL(few->sums_, DeviceBuffer::create(MemoryKind::kCuda, bytes, "sums of products"));
   static_assert(detail::kAbsent == 0xffffffffu, "what the next call writes");
-  KVANT_FAIL_IF_ERROR(
-      check(cudaMemsetAsync(few->sums_.data(), 0xff, static_cast<size_t>(bytes), static_cast<cudaStream_t>(stream)),
-            "cudaMemsetAsync"));
+  KVANT_FAIL_IF_ERROR(cuda_status(
+      cudaMemsetAsync(few->sums_.data(), 0xff, static_cast<size_t>(bytes), static_cast<cudaStream_t>(stream)),
+      "cudaMemsetAsync"));
   return few;
 }
 
@@ -85,8 +80,8 @@ Result<FewRowsWeight> FewRows::describe(const void* weight, int64_t out_features
   void* entry = nullptr;
   cudaDriverEntryPointQueryResult found{};
   KVANT_FAIL_IF_ERROR(
-      check(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000, cudaEnableDefault, &found),
-            "cudaGetDriverEntryPointByVersion"));
+      cuda_status(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000, cudaEnableDefault, &found),
+                  "cudaGetDriverEntryPointByVersion"));
   if (entry == nullptr || found != cudaDriverEntryPointSuccess)
     return failure(StatusCode::kUnsupported,
                    "the CUDA driver has no cuTensorMapEncodeTiled; it must be of CUDA 12 or later");
