@@ -65,23 +65,27 @@ TEST(AttentionInvariance, GivesVerifyRowsTheResultOfSingleRows) {
   }
 }
 
-/// Values grow and shrink along the sequence, so that a wrong merge cannot average out.
+/// Values grow and shrink along the sequence, so that a wrong merge cannot average out. Of requests that are all alike,
+/// two threads take the first ones whole and the last ones in splits.
 TEST(AttentionInvariance, DoesNotDependOnTheNumberOfThreads) {
   for (const bool batch_invariant : {false, true}) {
     AttnDesc desc = nvfp4_desc(6, 2);
     desc.batch_invariant = batch_invariant;
-    ProblemSpec spec{.desc = desc, .q_lens = {1, 3, 1, 50}, .kv_lens = {5000, 2048, 300, 1100}};
-    spec.value_element = [](int32_t, int64_t key, int32_t, int32_t i) {
-      return std::ldexp(static_cast<float>((key * 13 + i * 7) % 31) / 31.0f, static_cast<int>(key / 100 % 5) - 2);
-    };
-    Problem problem(spec);
-    ASSERT_TRUE(problem.run(1).ok());
-    const std::vector<float> alone = problem.out();
-    const auto expected = reference::attention(problem.desc(), problem.args());
-    EXPECT_TRUE(close_to(alone, expected.out, kvant::test::attention_tolerance(DType::kF32)));
-    for (const int num_threads : {2, 3, 7, 16}) {
-      ASSERT_TRUE(problem.run(num_threads).ok());
-      ASSERT_EQ(problem.out(), alone) << num_threads << " threads";
+    const ProblemSpec mixed{.desc = desc, .q_lens = {1, 3, 1, 50}, .kv_lens = {5000, 2048, 300, 1100}};
+    const ProblemSpec alike{.desc = desc, .q_lens = std::vector(8, 1), .kv_lens = std::vector(8, 1024)};
+    for (ProblemSpec spec : {mixed, alike}) {
+      spec.value_element = [](int32_t, int64_t key, int32_t, int32_t i) {
+        return std::ldexp(static_cast<float>((key * 13 + i * 7) % 31) / 31.0f, static_cast<int>(key / 100 % 5) - 2);
+      };
+      Problem problem(spec);
+      ASSERT_TRUE(problem.run(1).ok());
+      const std::vector<float> alone = problem.out();
+      const auto expected = reference::attention(problem.desc(), problem.args());
+      EXPECT_TRUE(close_to(alone, expected.out, kvant::test::attention_tolerance(DType::kF32)));
+      for (const int num_threads : {2, 3, 7, 16}) {
+        ASSERT_TRUE(problem.run(num_threads).ok());
+        ASSERT_EQ(problem.out(), alone) << num_threads << " threads";
+      }
     }
   }
 }

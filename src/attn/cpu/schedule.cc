@@ -7,8 +7,10 @@
 namespace kvant::attn::cpu {
 namespace {
 
-// Enough tasks per thread that the last ones to finish cost little.
+// Tasks that a thread should have, if the whole batch were cut like its first or like its last quarter: large ones cost
+// less, and small ones at the end let threads end together.
 constexpr int64_t kTasksPerThread = 4;
+constexpr int64_t kLastTasksPerThread = 16;
 // Rows of a task: enough to make expansion cheap, few enough that its accumulators stay in the L2 cache.
 constexpr int64_t kTileFloats = 96 * 128;
 constexpr int32_t kMaxTileRows = 96;
@@ -56,6 +58,7 @@ Schedule make_schedule(const AttnDesc& desc, const AttnArgs& args, const Shape& 
 
   Schedule schedule;
   int64_t num_partials = 0;
+  int64_t work_before = 0;
   for (int32_t r = 0; r < args.num_requests; ++r) {
     RequestCut& cut = cuts[r] = {.first_task = schedule.num_tasks, .first_merge = schedule.num_merges};
     const int32_t num_tokens = view(r).num_tokens();
@@ -67,7 +70,10 @@ Schedule make_schedule(const AttnDesc& desc, const AttnArgs& args, const Shape& 
     }
     cut.num_tiles = static_cast<int32_t>(divide_up(num_tokens, shape.tile_tokens));
     // Tasks that this request should give, by its share of the work.
-    const int64_t wanted = num_threads == 1 ? 1 : divide_up(work_of(r) * kTasksPerThread * num_threads, total_work);
+    const int64_t work = work_of(r);
+    const int64_t tasks = num_threads * (work_before < total_work / 4 * 3 ? kTasksPerThread : kLastTasksPerThread);
+    const int64_t wanted = num_threads == 1 ? 1 : divide_up(work * tasks, total_work);
+    work_before += work;
     const int64_t partials = int64_t{num_tokens} * desc.num_q_heads * cut.num_splits;
     cut.by_split =
         wanted > 1 && cut.num_tiles == 1 && cut.num_splits > 1 && num_partials + partials <= shape.max_partials;
