@@ -8,6 +8,7 @@
 #include "kvant/core/status.h"
 #include "kvant/core/stream.h"
 #include "kvant/core/thread_pool.h"
+#include "ops/activation.h"
 
 namespace kvant::ops {
 
@@ -31,6 +32,7 @@ enum class LinearOutput : uint8_t {
   kActivations,  ///< y in the device's activation type.
   kF32,
   kAddF32,  ///< Added to y, fp32: the residual stream.
+  kGated,   ///< act(gate) * up as activations, where gates() says so: y is [num_rows, out_features / 2].
 };
 
 struct LinearArgs {
@@ -38,6 +40,7 @@ struct LinearArgs {
   int64_t num_rows = 0;     ///< At most max_rows.
   void* y = nullptr;        ///< [num_rows, out_features]
   LinearOutput output = LinearOutput::kActivations;
+  Gate gate = {};           ///< For kGated. The weight has gate channels first.
   void* scratch = nullptr;  ///< [num_rows, out_features] fp32, for kAddF32 on the CPU
 };
 
@@ -55,6 +58,9 @@ class Linear {
   /// Allocates nothing after the first call with a given num_rows (CPU: bucket of them). On CUDA such later calls can
   /// be captured.
   virtual Status run(const LinearArgs& args, Stream stream) = 0;
+
+  /// Whether it can gate the product of so many rows itself. Both halves are rounded to activations first.
+  virtual bool gates(int64_t) const { return false; }
 
   virtual int64_t out_features() const = 0;
   virtual int64_t in_features() const = 0;

@@ -21,6 +21,7 @@ Status CpuLinear::run(const LinearArgs& args, Stream stream) {
       });
       return {};
     }
+    case LinearOutput::kGated: break;
   }
   return {StatusCode::kInternal, "output of a linear layer out of range"};
 }

@@ -93,6 +93,7 @@ class Decoder {
   template <class RowOf>
   Status deliver(const DecoderPass& pass, int64_t begin, int64_t end, const RowOf& row_of);
   Status normalise(const DeviceBuffer& weight, int64_t num_rows, const int32_t* row_indices);
+  Status gate_up(const LayerConfig& layer, ops::Linear& product, int64_t num_tokens);
   Status observe(int32_t layer, int64_t num_tokens, LayerObserver& observer);
   Status multiply(ops::Linear& linear, const ops::LinearArgs& args) {
     return runs_products() ? linear.run(args, stream_) : Status();

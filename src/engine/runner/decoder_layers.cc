@@ -101,19 +101,29 @@ Status Decoder::feed_forward(int32_t index, int64_t num_tokens) {
     if (!runs_products()) return {};
     return weights.experts->run(normed_.data(), num_tokens, hidden_.as<float>(), *experts_workspace_, stream_);
   }
-  KVANT_RETURN_IF_ERROR(
-      multiply(*weights.gate_up, {.x = normed_.data(), .num_rows = num_tokens, .y = gate_up_.data()}));
-  if (runs_rest())
-    KVANT_RETURN_IF_ERROR(ops::apply_gate({.gate = gate_of(layer),
-                                           .gate_up = gate_up_.data(),
-                                           .num_rows = num_tokens,
-                                           .size = layer.ffn_size,
-                                           .out = activated_.data()},
-                                          stream_));
+  KVANT_RETURN_IF_ERROR(gate_up(layer, *weights.gate_up, num_tokens));
   const DeviceBuffer no_bias;
   return add_block(
       {.product = weights.down.get(), .x = activated_.data(), .bias = &no_bias, .post_norm = &weights.post_ffn_norm},
       num_tokens);
+}
+
+Status Decoder::gate_up(const LayerConfig& layer, ops::Linear& product, int64_t num_tokens) {
+  const ops::Gate gate = gate_of(layer);
+  if (product.gates(num_tokens))
+    return multiply(product, {.x = normed_.data(),
+                              .num_rows = num_tokens,
+                              .y = activated_.data(),
+                              .output = ops::LinearOutput::kGated,
+                              .gate = gate});
+  KVANT_RETURN_IF_ERROR(multiply(product, {.x = normed_.data(), .num_rows = num_tokens, .y = gate_up_.data()}));
+  if (!runs_rest()) return {};
+  return ops::apply_gate({.gate = gate,
+                          .gate_up = gate_up_.data(),
+                          .num_rows = num_tokens,
+                          .size = layer.ffn_size,
+                          .out = activated_.data()},
+                         stream_);
 }
 
 Status Decoder::observe(int32_t index, int64_t num_tokens, LayerObserver& observer) {

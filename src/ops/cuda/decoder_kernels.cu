@@ -31,7 +31,9 @@ Status normalise(const NormArgs& args, void* stream) {
                           .out = static_cast<__nv_bfloat16*>(args.out),
                           .dim = static_cast<int32_t>(args.dim),
                           .epsilon = args.epsilon};
-  return launch("norm", normalise_kernel, static_cast<unsigned>(args.num_rows), kNormThreads, params, stream);
+  const bool many = args.num_rows > 32 && args.dim <= kManyRowsNormThreads * kNormHeld * 8;
+  return launch("norm", normalise_kernel, static_cast<unsigned>(args.num_rows),
+                many ? kManyRowsNormThreads : kNormThreads, params, stream);
 }
 
 Status normalise_add(const NormAddArgs& args, void* stream) {

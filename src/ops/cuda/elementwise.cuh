@@ -3,8 +3,8 @@
 // Steps without neighbours: embedding rows, gated activations, biases, soft caps, sines of positions. A thread takes
 // eight channels where rows are whole vectors.
 
-#include "ops/activation.h"
 #include "ops/cuda/bf16_vector.cuh"
+#include "ops/cuda/gate.cuh"
 #include "ops/cuda/launch.cuh"
 
 namespace kvant::ops::cuda {
@@ -46,21 +46,6 @@ struct GateParams {
   float limit;  // of the clamped swish
 };
 
-namespace detail {
-
-template <GateKind kKind>
-__device__ __forceinline__ float gated(float gate, float up, float limit) {
-  if constexpr (kKind == GateKind::kSilu) return gate / (1.0f + __expf(-gate)) * up;
-  if constexpr (kKind == GateKind::kGeluTanh) {
-    // (1 + tanh(y)) / 2 = 1 / (1 + exp(-2 y)), y = sqrt(2 / pi) (g + 0.044715 g^3)
-    return gate / (1.0f + __expf(-1.5957691216057308f * (gate + 0.044715f * gate * gate * gate))) * up;
-  }
-  const float g = fminf(gate, limit), u = fminf(fmaxf(up, -limit), limit);
-  return g / (1.0f + __expf(-1.702f * g)) * (u + 1.0f);
-}
-
-}  // namespace detail
-
 template <GateKind kKind>
 __global__ void __launch_bounds__(kElementThreads) gate_kernel(const __grid_constant__ GateParams params) {
   allow_next_kernel();
@@ -73,7 +58,7 @@ __global__ void __launch_bounds__(kElementThreads) gate_kernel(const __grid_cons
   unpack(params.gate_up[at], gate);
   unpack(params.gate_up[at + params.row_vectors], up);
 #pragma unroll
-  for (int i = 0; i < 8; ++i) up[i] = detail::gated<kKind>(gate[i], up[i], params.limit);
+  for (int i = 0; i < 8; ++i) up[i] = gated({.kind = kKind, .limit = params.limit}, gate[i], up[i]);
   params.out[index] = pack(up);
 }
 

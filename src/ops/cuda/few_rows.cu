@@ -2,23 +2,47 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <limits>
 #include <numeric>
 #include <string>
 
 #include "core/cuda_status.h"
+#include "core/overlapped_launch.h"
 #include "ops/cuda/few_rows.cuh"
 
 namespace kvant::ops::cuda {
 namespace {
 
-using Rows8 = FewRowsTraits<8, 1>;
-using Rows16 = FewRowsTraits<16, 1>;
-using Rows32 = FewRowsTraits<32, 1>;
-static_assert(Rows32::kRows == FewRows::kMostRows, "the last of them");
-static_assert(sizeof(CUtensorMap) == sizeof(FewRowsWeight::map), "what FewRowsWeight keeps");
+using Any = FewRowsTraits<32, 1>;  // what all of them share, and the most sums that go through memory
+
+/// What the kernel is built for.
+struct Kernel {
+  void (*run)(FewRowsParams);
+  int32_t rows, outputs, threads;  // of a tile, at most
+  bool whole_tiles;
+};
+template <int kRows, int kWarpgroups>
+constexpr Kernel kernel() {
+  using Traits = FewRowsTraits<kRows, kWarpgroups>;
+  static_assert(Traits::kSharedBytes == Any::kSharedBytes, "all have as much");
+  return {few_rows_kernel<Traits>, kRows, Traits::kMostOutputs, Traits::kThreads, Traits::kWholeTiles};
+}
+constexpr Kernel kKernels[] = {kernel<8, 1>(),  kernel<16, 1>(), kernel<32, 1>(), kernel<64, 1>(),
+                               kernel<64, 2>(), kernel<64, 3>(), kernel<64, 4>()};
+constexpr FewRowsCut kShares{.outputs = Any::kMostOutputs};  // of up to 32 rows
+constexpr int32_t kMostRows = 64;
+constexpr int32_t kMostOutputs = 256;
+static_assert(sizeof(CUtensorMap) == sizeof(FewRowsForm::map), "what FewRowsForm keeps");
 
 int64_t divided_up(int64_t count, int64_t by) { return (count + by - 1) / by; }
+
+/// The smallest that holds them, or null.
+const Kernel* find_kernel(int64_t rows, int32_t outputs) {
+  for (const Kernel& kernel : kKernels)
+    if (kernel.rows >= rows && kernel.outputs >= outputs) return &kernel;
+  return nullptr;
+}
 
 /// As many as there are multiprocessors, or a few less where more of them then end with a tile.
 int32_t choose_num_shares(int32_t num_tiles, int32_t num_units, int32_t num_multiprocessors) {
@@ -30,21 +54,63 @@ int32_t choose_num_shares(int32_t num_tiles, int32_t num_units, int32_t num_mult
   return best;
 }
 
-template <class Traits>
-Status prepare() {
-  return cuda_status(
-      cudaFuncSetAttribute(few_rows_kernel<Traits>, cudaFuncAttributeMaxDynamicSharedMemorySize, Traits::kSharedBytes),
-      "cudaFuncSetAttribute");
+int32_t choose_num_blocks(const Kernel& kernel, const FewRowsParams& params, int32_t split,
+                          int32_t num_multiprocessors) {
+  const int32_t num_tiles = params.num_units / params.num_chunks;
+  if (split > 1) return num_tiles * split;
+  if (!kernel.whole_tiles) return choose_num_shares(num_tiles, params.num_units, num_multiprocessors);
+  return static_cast<int32_t>(divided_up(num_tiles, divided_up(num_tiles, num_multiprocessors)));
 }
 
-template <class Traits>
-Status launch_few_rows(FewRowsParams params, int32_t num_multiprocessors, void* stream) {
-  const auto num_tiles = static_cast<int32_t>(divided_up(params.out_features, Traits::kOutputs));
-  params.num_chunks = static_cast<int32_t>(divided_up(params.in_features, Traits::kChunk));
-  params.num_units = num_tiles * params.num_chunks;
-  const int32_t num_shares = choose_num_shares(num_tiles, params.num_units, num_multiprocessors);
-  return launch("few-rows", few_rows_kernel<Traits>, static_cast<unsigned>(num_shares), Traits::kThreads, params,
-                stream, Traits::kSharedBytes);
+/// Clusters of so many blocks that run at once. Some groups of multiprocessors are smaller than others, so they can be
+/// fewer than all multiprocessors would hold.
+Result<int32_t> count_clusters(unsigned split) {
+  // A block fills a multiprocessor, whatever the kernel.
+  const Kernel& kernel = *std::prev(std::end(kKernels));
+  const OverlappedLaunch launch(split, static_cast<unsigned>(kernel.threads), Any::kSharedBytes, false, nullptr, split);
+  int count = 0;
+  KVANT_FAIL_IF_ERROR(cuda_status(cudaOccupancyMaxActiveClusters(&count, kernel.run, launch.config()),
+                                  "cudaOccupancyMaxActiveClusters"));
+  return count;
+}
+
+/// Boxes of `outputs` rows of the weight; gated, eight of one half beside eight of the other.
+Status make_map(const void* weight, int64_t out_features, int64_t in_features, int32_t outputs, bool gated,
+                std::array<std::byte, 128>& to) {
+  // The driver's library is not linked: programs built with CUDA start without one.
+  void* entry = nullptr;
+  cudaDriverEntryPointQueryResult found{};
+  KVANT_RETURN_IF_ERROR(
+      cuda_status(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000, cudaEnableDefault, &found),
+                  "cudaGetDriverEntryPointByVersion"));
+  if (entry == nullptr || found != cudaDriverEntryPointSuccess)
+    return {StatusCode::kUnsupported, "the CUDA driver has no cuTensorMapEncodeTiled; it must be of CUDA 12 or later"};
+  const auto row_bytes = 2 * static_cast<cuuint64_t>(in_features);
+  const auto columns = static_cast<cuuint64_t>(in_features), rows = static_cast<cuuint64_t>(out_features);
+  const auto box_rows = static_cast<cuuint32_t>(outputs);
+  const cuuint64_t plain_sizes[] = {columns, rows}, gated_sizes[] = {columns, 8, 2, rows / 16};
+  const cuuint64_t plain_strides[] = {row_bytes}, gated_strides[] = {row_bytes, rows / 2 * row_bytes, 8 * row_bytes};
+  const cuuint32_t plain_box[] = {kChunk, box_rows}, gated_box[] = {kChunk, 8, 2, box_rows / 16};
+  const cuuint32_t steps[] = {1, 1, 1, 1};
+  CUtensorMap map;
+  const CUresult result = reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(entry)(
+      &map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, gated ? 4 : 2, const_cast<void*>(weight),
+      gated ? gated_sizes : plain_sizes, gated ? gated_strides : plain_strides, gated ? gated_box : plain_box, steps,
+      CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+      CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  if (result != CUDA_SUCCESS)
+    return {StatusCode::kCudaError, "cuTensorMapEncodeTiled: error " + std::to_string(result)};
+  std::memcpy(to.data(), &map, sizeof(map));
+  return {};
+}
+
+Result<FewRowsForm> make_form(const void* weight, int64_t out_features, int64_t in_features, FewRowsCut cut) {
+  FewRowsForm form{.cut = cut};
+  if (cut.outputs == 0) return form;
+  KVANT_FAIL_IF_ERROR(make_map(weight, out_features, in_features, cut.outputs, false, form.map));
+  if (out_features % 16 == 0 && cut.outputs % 16 == 0)
+    KVANT_FAIL_IF_ERROR(make_map(weight, out_features, in_features, cut.outputs, true, form.gated_map));
+  return form;
 }
 
 }  // namespace
@@ -58,9 +124,15 @@ Result<std::unique_ptr<FewRows>> FewRows::create(void* stream) {
         std::pair{&few->num_multiprocessors_, cudaDevAttrMultiProcessorCount}})
     KVANT_FAIL_IF_ERROR(cuda_status(cudaDeviceGetAttribute(value, attribute, device), "cudaDeviceGetAttribute"));
   if (major != 9 || minor != 0) return nullptr;
-  for (const auto prepare_one : {prepare<Rows8>, prepare<Rows16>, prepare<Rows32>}) KVANT_FAIL_IF_ERROR(prepare_one());
-  const int64_t bytes =
-      int64_t{few->num_multiprocessors_} * Rows32::kQuads * Rows32::kConsumers * int64_t{sizeof(float4)};
+  for (const Kernel& kernel : kKernels)
+    KVANT_FAIL_IF_ERROR(
+        cuda_status(cudaFuncSetAttribute(kernel.run, cudaFuncAttributeMaxDynamicSharedMemorySize, Any::kSharedBytes),
+                    "cudaFuncSetAttribute"));
+  few->most_clusters_[1] = few->num_multiprocessors_;
+  for (unsigned split = 2; split <= kMostSplit; ++split) {
+    KVANT_ASSIGN_OR_FAIL(few->most_clusters_[split], count_clusters(split));
+  }
+  const int64_t bytes = int64_t{few->num_multiprocessors_} * Any::kQuads * Any::kConsumers * int64_t{sizeof(float4)};
   KVANT_ASSIGN_OR_FAIL(few->sums_, DeviceBuffer::create(MemoryKind::kCuda, bytes, "sums of products"));
   static_assert(detail::kAbsent == 0xffffffffu, "what the next call writes");
   KVANT_FAIL_IF_ERROR(cuda_status(
@@ -69,50 +141,65 @@ Result<std::unique_ptr<FewRows>> FewRows::create(void* stream) {
   return few;
 }
 
-bool FewRows::takes(int64_t out_features, int64_t in_features) const {
-  const int64_t units = divided_up(out_features, Rows8::kOutputs) * divided_up(in_features, Rows8::kChunk);
-  return out_features % 8 == 0 && in_features % 8 == 0 &&
-         units * (num_multiprocessors_ + 1) <= std::numeric_limits<int32_t>::max();
+FewRowsCut FewRows::choose_cut(int64_t out_features, int64_t in_features) const {
+  const int64_t num_chunks = divided_up(in_features, kChunk);
+  // What a block reads, weight and x, over an equal share of the weight: the multiprocessors together read from cache
+  // about 1.5 times as fast as weights come from memory.
+  constexpr double kMostOverShare = 1.8;
+  double least = kMostOverShare * static_cast<double>(out_features * num_chunks) / num_multiprocessors_;
+  FewRowsCut best;
+  for (int32_t split = 1; split <= std::min<int64_t>(kMostSplit, num_chunks); ++split) {
+    const int64_t clusters = most_clusters_[static_cast<size_t>(split)];
+    if (clusters == 0) continue;
+    const int64_t tiles = split > 1 ? 1 : divided_up(out_features, kMostOutputs * clusters);  // of a block
+    const int64_t step = out_features % 16 == 0 ? 16 : 8;
+    const int64_t outputs = divided_up(divided_up(out_features, clusters * tiles), step) * step;
+    const auto read = static_cast<double>(tiles * divided_up(num_chunks, split) * (outputs + kMostRows));
+    if (outputs > kMostOutputs || read >= least) continue;
+    least = read;
+    best = {.outputs = static_cast<int32_t>(outputs), .split = split};
+  }
+  return best;
 }
 
 Result<FewRowsWeight> FewRows::describe(const void* weight, int64_t out_features, int64_t in_features) const {
-  // The driver's library is not linked: programs built with CUDA start without one.
-  void* entry = nullptr;
-  cudaDriverEntryPointQueryResult found{};
-  KVANT_FAIL_IF_ERROR(
-      cuda_status(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000, cudaEnableDefault, &found),
-                  "cudaGetDriverEntryPointByVersion"));
-  if (entry == nullptr || found != cudaDriverEntryPointSuccess)
-    return failure(StatusCode::kUnsupported,
-                   "the CUDA driver has no cuTensorMapEncodeTiled; it must be of CUDA 12 or later");
-  const cuuint64_t sizes[] = {static_cast<cuuint64_t>(in_features), static_cast<cuuint64_t>(out_features)};
-  const cuuint64_t row_bytes[] = {2 * static_cast<cuuint64_t>(in_features)};
-  const cuuint32_t box[] = {Rows8::kChunk, Rows8::kBoxOutputs}, steps[] = {1, 1};
-  CUtensorMap map;
-  const CUresult result = reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(entry)(
-      &map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, const_cast<void*>(weight), sizes, row_bytes, box, steps,
-      CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-      CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  if (result != CUDA_SUCCESS)
-    return failure(StatusCode::kCudaError, "cuTensorMapEncodeTiled: error " + std::to_string(result));
+  const int64_t units = divided_up(out_features, kShares.outputs) * divided_up(in_features, kChunk);
+  if (out_features % 8 != 0 || in_features % 8 != 0 ||
+      units * (num_multiprocessors_ + 1) > std::numeric_limits<int32_t>::max())
+    return FewRowsWeight{.out_features = out_features, .in_features = in_features};
+  return describe(weight, out_features, in_features, choose_cut(out_features, in_features));
+}
+
+Result<FewRowsWeight> FewRows::describe(const void* weight, int64_t out_features, int64_t in_features, FewRowsCut cut) {
   FewRowsWeight described{.out_features = out_features, .in_features = in_features};
-  std::memcpy(described.map.data(), &map, sizeof(map));
+  KVANT_ASSIGN_OR_FAIL(described.few, make_form(weight, out_features, in_features, kShares));
+  KVANT_ASSIGN_OR_FAIL(described.many, make_form(weight, out_features, in_features, cut));
   return described;
 }
 
 Status FewRows::multiply(const FewRowsArgs& args, void* stream) const {
   const FewRowsWeight& weight = *args.weight;
+  const FewRowsForm& form = weight.form(args.num_rows);
+  const Kernel* kernel = find_kernel(args.num_rows, form.cut.outputs);
+  if (kernel == nullptr || form.cut.outputs == 0) return {StatusCode::kInternal, "a product that is not taken"};
+  const bool gated = args.output == LinearOutput::kGated;
   FewRowsParams params{.x = static_cast<const __nv_bfloat16*>(args.x),
                        .y = args.y,
                        .sums = sums_.as<float4>(),
                        .out_features = static_cast<int32_t>(weight.out_features),
                        .in_features = static_cast<int32_t>(weight.in_features),
                        .num_rows = static_cast<int32_t>(args.num_rows),
-                       .output = args.output};
-  std::memcpy(&params.weight, weight.map.data(), sizeof(params.weight));
-  if (args.num_rows <= Rows8::kRows) return launch_few_rows<Rows8>(params, num_multiprocessors_, stream);
-  if (args.num_rows <= Rows16::kRows) return launch_few_rows<Rows16>(params, num_multiprocessors_, stream);
-  return launch_few_rows<Rows32>(params, num_multiprocessors_, stream);
+                       .tile_outputs = form.cut.outputs,
+                       .num_stages = stages_of(form.cut.outputs, kernel->rows),
+                       .num_chunks = static_cast<int32_t>(divided_up(weight.in_features, kChunk)),
+                       .output = args.output,
+                       .gate = args.gate};
+  std::memcpy(&params.weight, (gated ? form.gated_map : form.map).data(), sizeof(params.weight));
+  params.num_units = static_cast<int32_t>(divided_up(weight.out_features, form.cut.outputs)) * params.num_chunks;
+  const int32_t num_blocks = choose_num_blocks(*kernel, params, form.cut.split, num_multiprocessors_);
+  const OverlappedLaunch launch(static_cast<unsigned>(num_blocks), static_cast<unsigned>(kernel->threads),
+                                Any::kSharedBytes, true, stream, static_cast<unsigned>(form.cut.split));
+  return cuda_status(cudaLaunchKernelEx(launch.config(), kernel->run, params), "the launch of the few-rows kernel");
 }
 
 }  // namespace kvant::ops::cuda

@@ -11,41 +11,60 @@
 
 namespace kvant::ops::cuda {
 
-/// A bf16 weight [out_features, in_features] as the copy engine knows it.
+/// How products are cut.
+struct FewRowsCut {
+  int32_t outputs = 0;  ///< Of a tile, a multiple of 8; 0 = they are not taken.
+  int32_t split = 1;    ///< Blocks of a cluster that share the inputs of a tile.
+};
+
+/// A bf16 weight [out_features, in_features] as the copy engine knows it, once with eight gate channels beside their
+/// eight up channels.
+struct FewRowsForm {
+  FewRowsCut cut;
+  std::array<std::byte, 128> map{}, gated_map{};
+};
+
 struct FewRowsWeight {
-  std::array<std::byte, 128> map{};
   int64_t out_features = 0;
   int64_t in_features = 0;
+  FewRowsForm few, many;  ///< Of up to 32 rows, and of up to 64.
+
+  const FewRowsForm& form(int64_t num_rows) const { return num_rows <= 32 ? few : many; }
+  bool takes(int64_t num_rows) const { return num_rows <= 64 && form(num_rows).cut.outputs > 0; }
+  bool gates(int64_t num_rows) const {
+    return takes(num_rows) && out_features % 16 == 0 && form(num_rows).cut.outputs % 16 == 0;
+  }
 };
 
 struct FewRowsArgs {
   const FewRowsWeight* weight = nullptr;
   const void* x = nullptr;  ///< [num_rows, in_features] bf16
   void* y = nullptr;        ///< [num_rows, out_features], as `output` says
-  int64_t num_rows = 0;     ///< 1 to FewRows::kMostRows
+  int64_t num_rows = 0;     ///< What the weight takes.
   LinearOutput output = LinearOutput::kActivations;
+  Gate gate = {};
 };
 
-/// Products of 2 to 32 rows on Hopper, whose time is that of reading the weight. Ours, because cuBLASLt's kernels ask
+/// Products of 2 to 64 rows on Hopper, whose time is that of reading the weight. Ours, because cuBLASLt's kernels ask
 /// for nothing before the kernel ahead of them has ended, and take 5 to 10 % longer. Runs of one object follow each
 /// other: they share memory for sums. A row's result has the same bits in every run with as many rows.
 class FewRows {
  public:
-  static constexpr int64_t kMostRows = 32;
-
   /// Null where the current device or this build has no such kernel.
   static Result<std::unique_ptr<FewRows>> create(void* stream);
 
-  /// Whether it multiplies with weights of that shape.
-  bool takes(int64_t out_features, int64_t in_features) const;
-  /// `weight` stays where it is, in device memory.
+  /// `weight` stays where it is, in device memory. It takes no rows if its shape is not suited.
   Result<FewRowsWeight> describe(const void* weight, int64_t out_features, int64_t in_features) const;
+  /// With products of more than 32 rows cut so.
+  static Result<FewRowsWeight> describe(const void* weight, int64_t out_features, int64_t in_features, FewRowsCut cut);
   Status multiply(const FewRowsArgs& args, void* stream) const;
 
  private:
   FewRows() = default;
+  FewRowsCut choose_cut(int64_t out_features, int64_t in_features) const;
 
   int32_t num_multiprocessors_ = 0;
+  std::array<int32_t, 9> most_clusters_{};  ///< That run at once, by blocks of each.
   DeviceBuffer sums_;
 };
 

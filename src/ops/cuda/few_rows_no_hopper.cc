@@ -3,8 +3,10 @@
 namespace kvant::ops::cuda {
 
 Result<std::unique_ptr<FewRows>> FewRows::create(void*) { return nullptr; }
-bool FewRows::takes(int64_t, int64_t) const { return false; }
 Result<FewRowsWeight> FewRows::describe(const void*, int64_t, int64_t) const {
+  return failure(StatusCode::kUnsupported, "this build has no kernels for Hopper; add 90a to KVANT_CUDA_ARCHITECTURES");
+}
+Result<FewRowsWeight> FewRows::describe(const void*, int64_t, int64_t, FewRowsCut) {
   return failure(StatusCode::kUnsupported, "this build has no kernels for Hopper; add 90a to KVANT_CUDA_ARCHITECTURES");
 }
 Status FewRows::multiply(const FewRowsArgs&, void*) const {

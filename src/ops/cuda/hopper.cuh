@@ -60,6 +60,15 @@ __device__ __forceinline__ void copy_box(uint32_t to, const CUtensorMap* map, in
       "l"(map), "r"(column), "r"(row), "r"(barrier), "l"(policy)
       : "memory");
 }
+/// The same of a matrix whose rows are in three dimensions, of which the last is counted here.
+__device__ __forceinline__ void copy_groups(uint32_t to, const CUtensorMap* map, int32_t column, int32_t group,
+                                            uint32_t barrier, uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint"
+      " [%0], [%1, {%2, %3, %3, %4}], [%5], %6;" ::"r"(to),
+      "l"(map), "r"(column), "r"(0), "r"(group), "r"(barrier), "l"(policy)
+      : "memory");
+}
 /// 16 bytes by one thread; zeros unless `some`.
 __device__ __forceinline__ void copy_piece(uint32_t to, const void* from, bool some, uint64_t policy) {
   asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(to), "l"(from),
@@ -72,6 +81,45 @@ __device__ __forceinline__ void arrive_when_copied(uint32_t barrier) {
 }
 /// Shows pieces that have come to the tensor cores.
 __device__ __forceinline__ void fence_pieces() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+/// Threads [0, kThreads) of a block wait for each other.
+template <int kThreads>
+__device__ __forceinline__ void meet() {
+  asm volatile("bar.sync 1, %0;" ::"n"(kThreads) : "memory");
+}
+__device__ __forceinline__ int32_t cluster_size() {
+  int32_t size;
+  asm("mov.u32 %0, %cluster_nctaid.x;" : "=r"(size));
+  return size;
+}
+__device__ __forceinline__ int32_t cluster_rank() {
+  int32_t rank;
+  asm("mov.u32 %0, %cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+/// A barrier of the cluster's threads that have not ended, in two halves: shared memory written before the first is
+/// seen after the second.
+__device__ __forceinline__ void arrive_at_cluster() { asm volatile("barrier.cluster.arrive.release;" ::: "memory"); }
+/// For what has been read alone: writes may be seen later.
+__device__ __forceinline__ void arrive_at_cluster_relaxed() {
+  asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
+}
+__device__ __forceinline__ void wait_for_cluster() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }
+__device__ __forceinline__ void put_quad(uint32_t to, const float (&x)[4]) {
+  asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to), "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3])
+               : "memory");
+}
+/// What block `rank` of the cluster has where this block has `address`.
+__device__ __forceinline__ float4 take_quad(uint32_t address, int32_t rank) {
+  float4 x;
+  asm volatile(
+      "{.reg .b32 there;\n mapa.shared::cluster.u32 there, %4, %5;\n"
+      "ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [there];\n}"
+      : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w)
+      : "r"(address), "r"(rank)
+      : "memory");
+  return x;
+}
 
 /// Describes rows of 128 bytes along the reduction, swizzled by 128 bytes; patterns of eight rows follow each other.
 __device__ __forceinline__ uint64_t rows_descriptor(uint32_t address) {
@@ -95,18 +143,25 @@ __device__ __forceinline__ void wait_mma() {
 /// D (64 x 8 kTiles, fp32; overwritten unless `add`) += A B over 16 steps of the reduction.
 template <int kTiles>
 __device__ __forceinline__ void mma(float (&d)[kTiles][4], uint64_t a, uint64_t b, bool add) {
-  static_assert(kTiles == 1 || kTiles == 2 || kTiles == 4, "widths that are built");
+  static_assert(kTiles == 1 || kTiles == 2 || kTiles == 4 || kTiles == 8, "widths that are built");
   if constexpr (kTiles == 1) {
     asm volatile(KVANT_MMA("8", "%0, %1, %2, %3", "4", "5", "6") : KVANT_D(0) : "l"(a), "l"(b), "r"(add ? 1 : 0));
   } else if constexpr (kTiles == 2) {
     asm volatile(KVANT_MMA("16", "%0, %1, %2, %3, %4, %5, %6, %7", "8", "9", "10")
                  : KVANT_D(0), KVANT_D(1)
                  : "l"(a), "l"(b), "r"(add ? 1 : 0));
-  } else {
+  } else if constexpr (kTiles == 4) {
     asm volatile(
         KVANT_MMA("32", "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15", "16", "17", "18")
         : KVANT_D4(0)
         : "l"(a), "l"(b), "r"(add ? 1 : 0));
+  } else {
+    asm volatile(KVANT_MMA("64",
+                           "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "
+                           "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31",
+                           "32", "33", "34")
+                 : KVANT_D4(0), KVANT_D4(4)
+                 : "l"(a), "l"(b), "r"(add ? 1 : 0));
   }
 }
 

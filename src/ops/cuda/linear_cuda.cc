@@ -216,14 +216,20 @@ class CudaLinear final : public Linear {
                                .in_features = in_features_,
                                .output = args.output},
                               stream.cuda);
-    if (args.num_rows > 1 && args.num_rows <= FewRows::kMostRows && few_rows_)
-      return context_.few_rows()->multiply(
-          {.weight = &*few_rows_, .x = args.x, .y = args.y, .num_rows = args.num_rows, .output = args.output},
-          stream.cuda);
+    if (few_rows_ && few_rows_->takes(args.num_rows))
+      return context_.few_rows()->multiply({.weight = &*few_rows_,
+                                            .x = args.x,
+                                            .y = args.y,
+                                            .num_rows = args.num_rows,
+                                            .output = args.output,
+                                            .gate = args.gate},
+                                           stream.cuda);
     return context_.multiply(
         {.out_features = out_features_, .in_features = in_features_, .num_rows = args.num_rows, .output = args.output},
         weight_.data(), args, stream.cuda);
   }
+
+  bool gates(int64_t num_rows) const override { return num_rows > 1 && few_rows_ && few_rows_->gates(num_rows); }
 
   int64_t out_features() const override { return out_features_; }
   int64_t in_features() const override { return in_features_; }
@@ -252,7 +258,7 @@ Result<std::unique_ptr<Linear>> create_linear(int64_t out_features, int64_t in_f
   KVANT_ASSIGN_OR_FAIL(DeviceBuffer weight, DeviceBuffer::create(MemoryKind::kCuda, bytes, "weights"));
   KVANT_FAIL_IF_ERROR(shared->upload(rows, out_features, in_features, weight.data()));
   std::optional<FewRowsWeight> few_rows;
-  if (const FewRows* few = shared->few_rows(); few != nullptr && few->takes(out_features, in_features)) {
+  if (const FewRows* few = shared->few_rows(); few != nullptr) {
     KVANT_ASSIGN_OR_FAIL(few_rows, few->describe(weight.data(), out_features, in_features));
   }
   return std::make_unique<CudaLinear>(*shared, out_features, in_features, std::move(weight), few_rows);

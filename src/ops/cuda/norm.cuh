@@ -10,6 +10,9 @@
 namespace kvant::ops::cuda {
 
 inline constexpr int kNormThreads = 512;
+/// Of many rows of up to 4 096 channels: products of as many leave registers for so many beside their own, so that
+/// neither waits for the other's blocks to end.
+inline constexpr int kManyRowsNormThreads = 256;
 /// Pieces of eight channels that a thread holds: rows of 8 192 channels. What is beyond is read twice.
 inline constexpr int kNormHeld = 2;
 
@@ -50,31 +53,31 @@ struct NormPiece {
 
 __global__ void __launch_bounds__(kNormThreads) normalise_kernel(const __grid_constant__ NormParams params) {
   using detail::NormPiece;
-  const auto thread = static_cast<int32_t>(threadIdx.x);
+  const auto thread = static_cast<int32_t>(threadIdx.x), threads = static_cast<int32_t>(blockDim.x);
   const int32_t pieces = params.dim / 8;
   const auto* weight = reinterpret_cast<const NormPiece*>(params.weight);
   NormPiece w[kNormHeld] = {}, held[kNormHeld] = {};
 #pragma unroll
   for (int i = 0; i < kNormHeld; ++i)
-    if (thread + i * kNormThreads < pieces) w[i] = weight[thread + i * kNormThreads];
+    if (thread + i * threads < pieces) w[i] = weight[thread + i * threads];
   allow_next_kernel();
   wait_for_previous_kernel();
   const int64_t row = params.row_indices == nullptr ? blockIdx.x : params.row_indices[blockIdx.x];
   const auto* x = reinterpret_cast<const NormPiece*>(params.x + row * params.dim);
 #pragma unroll
   for (int i = 0; i < kNormHeld; ++i)
-    if (thread + i * kNormThreads < pieces) held[i] = x[thread + i * kNormThreads];
+    if (thread + i * threads < pieces) held[i] = x[thread + i * threads];
   float sum = 0.0f;
 #pragma unroll
   for (int i = 0; i < kNormHeld; ++i) sum += held[i].square_sum();
-  const int32_t beyond = thread + kNormHeld * kNormThreads;
-  for (int32_t i = beyond; i < pieces; i += kNormThreads) sum += x[i].square_sum();
+  const int32_t beyond = thread + kNormHeld * threads;
+  for (int32_t i = beyond; i < pieces; i += threads) sum += x[i].square_sum();
   const float scale = 1.0f / sqrtf(detail::block_sum(sum) / static_cast<float>(params.dim) + params.epsilon);
   auto* out = reinterpret_cast<Bf16x8*>(params.out + static_cast<int64_t>(blockIdx.x) * params.dim);
 #pragma unroll
   for (int i = 0; i < kNormHeld; ++i)
-    if (thread + i * kNormThreads < pieces) out[thread + i * kNormThreads] = held[i].scaled(scale, w[i]);
-  for (int32_t i = beyond; i < pieces; i += kNormThreads) out[i] = x[i].scaled(scale, weight[i]);
+    if (thread + i * threads < pieces) out[thread + i * threads] = held[i].scaled(scale, w[i]);
+  for (int32_t i = beyond; i < pieces; i += threads) out[i] = x[i].scaled(scale, weight[i]);
 }
 
 struct NormAddParams {

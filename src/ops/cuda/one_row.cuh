@@ -42,6 +42,7 @@ __device__ __forceinline__ void store_output(const OneRowParams& params, int32_t
     case LinearOutput::kActivations: static_cast<__nv_bfloat16*>(params.y)[index] = __float2bfloat16(value); break;
     case LinearOutput::kF32: static_cast<float*>(params.y)[index] = value; break;
     case LinearOutput::kAddF32: static_cast<float*>(params.y)[index] += value; break;
+    case LinearOutput::kGated: break;  // not offered
   }
 }
 
