@@ -11,7 +11,7 @@
 
 namespace kvant::ops::cuda {
 
-/// How products are cut.
+/// How products of more than 32 rows are cut. With fewer, blocks take equal shares of tiles of 64 outputs.
 struct FewRowsCut {
   int32_t outputs = 0;  ///< Of a tile, a multiple of 8; 0 = they are not taken.
   int32_t split = 1;    ///< Blocks of a cluster that share the inputs of a tile.
@@ -46,8 +46,9 @@ struct FewRowsArgs {
 };
 
 /// Products of 2 to 64 rows on Hopper, whose time is that of reading the weight. Ours, because cuBLASLt's kernels ask
-/// for nothing before the kernel ahead of them has ended, and take 5 to 10 % longer. Runs of one object follow each
-/// other: they share memory for sums. A row's result has the same bits in every run with as many rows.
+/// for nothing before the kernel ahead of them has ended, and with up to 32 rows take 5 to 10 % longer. Runs of one
+/// object follow each other: they share memory for sums. A row's result has the same bits in every run with as many
+/// rows.
 class FewRows {
  public:
   /// Null where the current device or this build has no such kernel.

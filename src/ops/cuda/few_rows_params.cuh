@@ -35,7 +35,7 @@ struct FewRowsTraits {
   static constexpr int kConsumers = 128 * kWarpgroups;
   static constexpr int kCopiers = kRows < 64 ? 64 : 128;  // of x
   static constexpr int kThreads = kConsumers + kCopiers + 32;
-  /// What bounds registers: the norm after a product starts beside it where there are enough for both.
+  /// With 1024 a thread has at most 64 registers, which leaves some for blocks of the norm after a product.
   static constexpr int kBoundThreads = kRows > 32 ? 1024 : kThreads;
   static constexpr int kQuads = kRows / 8;  // of sums that a thread holds
   static constexpr int kGathered = 3;       // blocks whose sums a thread asks for at once
