@@ -135,10 +135,10 @@ if(KVANT_CUDA_MATRIX STREQUAL "full")
 endif()
 if("90a" IN_LIST kvant_cuda_architectures)
   kvant_instantiate_prefill(KERNEL prefill_wgmma FOLDER sm90 TRAITS PrefillWgmmaTraits
-    SOURCES kBf16 kQuantised DIMS 64:64 128:128 ROWS 64 128)
+    SOURCES kBf16 kQuantised DIMS 64:64 128:128 ROWS 64 128 192)
   if(KVANT_CUDA_MATRIX STREQUAL "full")
     kvant_instantiate_prefill(KERNEL prefill_wgmma FOLDER sm90 TRAITS PrefillWgmmaTraits
-      SOURCES kF16 DIMS 64:64 128:128 ROWS 64 128)
+      SOURCES kF16 DIMS 64:64 128:128 ROWS 64 128 192)
   endif()
 endif()
 kvant_kernel_instances(prefill_flash generic PrefillInstance)

@@ -16,13 +16,9 @@ class PrefillBlock : private PrefillFinish<Traits> {
   using Base::Base;
 
   __device__ void run() {
-    const auto grid = static_cast<int32_t>(gridDim.x), block = static_cast<int32_t>(blockIdx.x);
-    int32_t total = scan_prefill_requests<Traits>(p_, this->shared_, true);
-    const bool whole = p_.batch_invariant || total >= Base::kItemsPerBlock * grid;
-    if (!whole) total = scan_prefill_requests<Traits>(p_, this->shared_, false);
-    const int32_t share = whole ? 1 : max((total + grid - 1) / grid, Base::kMinShare);
-    const int32_t begin = min(block * share, total);
-    const int32_t end = whole ? total : min(begin + share, total);
+    const auto grid = static_cast<int32_t>(gridDim.x);
+    const auto [begin, end, share] = this->share_of_block();
+    const bool whole = share == 0;
     if (begin < end && this->warp_ == 0)
       find_prefill_segment<Traits>(p_, this->shared_, this->shared_.segments[0], begin, end, whole);
     __syncthreads();
@@ -43,24 +39,15 @@ class PrefillBlock : private PrefillFinish<Traits> {
         if (this->lane_ == 0) this->shared_.next = next;
       };
       this->attend(segment, find_next);
-      this->finish(segment, position, begin, whole ? 0 : share);
+      this->finish(segment, position, begin, share);
       position = this->shared_.next;
       __syncthreads();
     }
-    if (whole) leave(grid);
+    if (whole && Traits::thread() == 0) this->leave();
   }
 
  private:
   using Base::p_;
-
-  /// The last block to run out of work leaves the counters as it found them.
-  __device__ void leave(int32_t grid) const {
-    if (Traits::thread() != 0) return;
-    uint32_t* counters = p_.counters + grid;
-    if (atomicAdd(counters + 1, 1u) + 1 != static_cast<uint32_t>(grid)) return;
-    counters[0] = 0;
-    counters[1] = 0;
-  }
 };
 
 }  // namespace kvant::attn::cuda

@@ -30,6 +30,30 @@ class PrefillFinish : protected PrefillTiles<Traits> {
   using Base::sum_;
   using Base::warp_;
 
+  /// What a block takes of the list of items, or of that of tiles.
+  struct Share {
+    int32_t begin, end;
+    int32_t tiles;  ///< Of a share, 0 when items are whole.
+  };
+  __device__ __forceinline__ Share share_of_block() const {
+    const auto grid = static_cast<int32_t>(gridDim.x), block = static_cast<int32_t>(blockIdx.x);
+    int32_t total = scan_prefill_requests<Traits>(p_, shared_, true);
+    if (p_.batch_invariant || total >= Base::kItemsPerBlock * grid) return {min(block, total), total, 0};
+    total = scan_prefill_requests<Traits>(p_, shared_, false);
+    const int32_t tiles = max((total + grid - 1) / grid, Base::kMinShare);
+    const int32_t begin = min(block * tiles, total);
+    return {begin, min(begin + tiles, total), tiles};
+  }
+
+  /// The last block to run out of whole items leaves the counters as it found them. By one thread.
+  __device__ void leave() const {
+    const auto grid = static_cast<int32_t>(gridDim.x);
+    uint32_t* counters = p_.counters + grid;
+    if (atomicAdd(counters + 1, 1u) + 1 != static_cast<uint32_t>(grid)) return;
+    counters[0] = 0;
+    counters[1] = 0;
+  }
+
   /// `share` is 0 when items are whole.
   __device__ void finish(const PrefillSegment& s, int32_t position, int32_t block_begin, int32_t share) {
     add_up_rows();
@@ -41,14 +65,14 @@ class PrefillFinish : protected PrefillTiles<Traits> {
     }
     store_part(s, 2 * static_cast<int32_t>(blockIdx.x) + (position == block_begin ? 0 : 1));
     __threadfence();
-    __syncthreads();
+    Traits::sync_workers();
     if (Traits::thread() == 0) {
       // An item is cut where its first block's share ends, so that block names the item.
       uint32_t* counter = p_.counters + first_block;
       shared_.is_last = atomicAdd(counter, 1u) == static_cast<uint32_t>(last_block - first_block) ? 1 : 0;
       if (shared_.is_last != 0) *counter = 0;
     }
-    __syncthreads();
+    Traits::sync_workers();
     if (shared_.is_last == 0) return;
     __threadfence();
     merge_parts(s, first_block, last_block, s.item_begin == first_block * share ? 0 : 1);
@@ -117,7 +141,7 @@ class PrefillFinish : protected PrefillTiles<Traits> {
     if (!staged) return;
     __syncwarp();
     auto* out = static_cast<uint16_t*>(p_.out);
-#pragma unroll 2
+#pragma unroll(Traits::kRoles ? 4 : 2)
     for (int i = lane_; i < 16 * kRowTiles * kValueTiles; i += 32) {
       const int32_t row = first_row() + i / kValueTiles, chunk = first_channel / 8 + i % kValueTiles;
       if (row >= s.num_rows || 8 * chunk >= p_.head_dim_v) continue;
@@ -146,7 +170,7 @@ class PrefillFinish : protected PrefillTiles<Traits> {
 
   /// Four channels of a row a thread and round.
   __device__ void merge_parts(const PrefillSegment& s, int32_t first_block, int32_t last_block, int32_t first_offset) {
-    for (int32_t i = Traits::thread(); i < s.num_rows * (kDimV / 4); i += Traits::kThreads) {
+    for (int32_t i = Traits::thread(); i < s.num_rows * (kDimV / 4); i += Traits::kWorkers) {
       const int32_t row = i / (kDimV / 4), channel = i % (kDimV / 4) * 4;
       float top = -INFINITY, sum = 0.0f;
       float4 value = make_float4(0, 0, 0, 0);

@@ -38,13 +38,18 @@ struct PrefillTraits {
   using VRows = OperandRows<kDimV>;
   using OutRows = OperandRows<kDimV>;
   using Products = PrefillProducts<PrefillTraits>;
+  /// All threads do everything together.
+  static constexpr bool kRoles = false;
+  static constexpr int kWorkers = kThreads, kQueryThreads = kThreads, kBringers = kThreads, kFirstBringer = 0;
+  static constexpr int kRawStages = 1;
+  static constexpr bool kRowsAtOnce = false;
   static constexpr uint32_t kKRawBytes = kConditioned ? kKeys * kDimK : 0;  ///< Of whole bytes, or 12 of 16 used.
   static constexpr uint32_t kVRawBytes = kConditioned ? kKeys * kDimV : 0;
   struct SharedStorage {
     alignas(128) uint8_t q[kRows * QRows::kRowBytes];  ///< Then rows on their way out.
     alignas(128) uint8_t k[2][kKeys * KRows::kRowBytes];
     alignas(128) uint8_t v[2][kKeys * VRows::kRowBytes];
-    alignas(16) uint8_t raw[kConditioned ? kKRawBytes + kVRawBytes : 16];
+    alignas(16) uint8_t raw[kRawStages][kConditioned ? kKRawBytes + kVRawBytes : 16];
     float bias[kConditioned ? kRows : 1];
     int8_t exponent[kBf16Math ? 1 : kRows];
     PrefillSegment segments[2];  ///< This item and the next.
@@ -54,6 +59,7 @@ struct PrefillTraits {
   /// Of the block, and what it has beside threadIdx.x.
   __device__ __forceinline__ static uint32_t thread() { return threadIdx.x; }
   __device__ __forceinline__ static uint32_t thread_of_row() { return 0; }
+  __device__ __forceinline__ static void sync_workers() { __syncthreads(); }
 
   static_assert(kSpread ? kRows % 16 == 0 : kRows % (16 * kWarps) == 0, "every warp holds whole row tiles");
   static_assert(kDimK >= kDimV, "output rows take the place of query rows");

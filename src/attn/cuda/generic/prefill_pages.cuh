@@ -39,45 +39,152 @@ class PrefillPages : protected PrefillQueries<Traits> {
   __device__ __forceinline__ int32_t load_entry(const PrefillSegment& s, int32_t tile) const {
     const int32_t key = tile * kKeys + kGroupKeys * (lane_ % (kKeys / kGroupKeys));
     if (tile >= s.tile_end || key >= s.key_end || key + kGroupKeys <= s.key_begin) return kNoPage;
-    return __ldg(&p_.page_table[s.request * p_.page_table_stride + (key >> p_.page_shift)]);
+    return __ldg(s.entries + (key >> p_.page_shift));
   }
 
-  __device__ __forceinline__ void start_copies(const PrefillSegment& s, int32_t tile, int32_t entry, int stage) const {
+  /// Before an item's first copies: notes how the scales of NVFP4 units are picked from the words around them, which is
+  /// the same for all tiles, in the last words of this thread's slots.
+  __device__ __forceinline__ void note_scales(const PrefillSegment& s, int raw) const {
+    if constexpr (kQuantised) {
+      const Part part;
+      const auto note = [&](int plane, int units) {
+        const PagePlane& base = p_.base.plane[plane];
+        if (base.format != KvFormat::kNvfp4) return;
+        for (int i = 0; i < units; ++i) {
+          const uint32_t selector = scale_selector(scale_place(base, part, s.head, i));
+          for (int pass = 0; pass < kPasses; ++pass)
+            store_shared_4(raw_slot(part, raw, plane, pass * units + i) + 12, selector);
+        }
+      };
+      note(0, Traits::kDimK / 64);
+      note(1, Traits::kDimV / 64);
+    }
+  }
+
+  __device__ __forceinline__ void start_copies(const PrefillSegment& s, int32_t tile, int32_t entry, int stage,
+                                               int raw = 0) const {
+    if constexpr (kQuantised) {
+      const ItemKeys keys = item_keys(s);
+      const Part part;
+      const uint32_t k = operand_of(0, stage), v = operand_of(1, stage);
+#pragma unroll
+      for (int pass = 0; pass < kPasses; ++pass) {
+        const Row row = find_row(keys, part, tile, entry, pass);
+        const uint8_t* page = page_of(p_.base, row.page);
+        copy_units<Traits::kDimK, KRows>(keys, part, row, page, raw, 0, pass, k);
+        copy_units<Traits::kDimV, VRows>(keys, part, row, page, raw, 1, pass, v);
+      }
+      commit_copies();
+    } else {
+      start_row_copies(s, tile, entry, stage);
+    }
+  }
+
+  /// What copies of plain tiles need of an item: those that are seen whole and have no exact pages, K and V of one
+  /// format that is known.
+  struct PlainTiles {
+    int32_t begin = 0, end = 0;  ///< Tiles that are seen whole; none where rows are padded.
+    /// Where the first of this thread's rows lie in a page, but for their tokens, and the scales of its units.
+    uint32_t data[2] = {}, scale[2][Traits::kDimK / 64] = {};
+  };
+  template <UnitFormat kFormat>
+  __device__ __forceinline__ PlainTiles plain_tiles(const PrefillSegment& s) const {
+    PlainTiles plain;
+    if (p_.head_dim_k == Traits::kDimK && p_.head_dim_v == Traits::kDimV)
+      plain.begin = (s.key_begin + kKeys - 1) / kKeys, plain.end = s.key_end / kKeys;
+    const Part part;
+#pragma unroll
+    for (int plane = 0; plane < 2; ++plane) {
+      const PagePlane& base = p_.base.plane[plane];
+      constexpr bool kNvfp4 = kFormat == UnitFormat::kNvfp4Packed;
+      plain.data[plane] = base.data + s.head * base.data_head + (kNvfp4 ? 8 : 16) * part.unit(0);
+#pragma unroll
+      for (int i = 0; i < (plane == 0 ? Traits::kDimK : Traits::kDimV) / 64; ++i)
+        if constexpr (kNvfp4) plain.scale[plane][i] = scale_place(base, part, s.head, i) & ~3u;
+    }
+    return plain;
+  }
+  /// By a warp together.
+  __device__ __forceinline__ static bool is_plain(int32_t begin, int32_t end, int32_t tile, int32_t entry) {
+    return __all_sync(0xffffffffu, tile >= begin && tile < end &&
+                                       static_cast<uint32_t>(entry) < static_cast<uint32_t>(kExactPageBit));
+  }
+
+  /// start_copies of a plain tile.
+  template <UnitFormat kFormat>
+  __device__ __forceinline__ void start_plain_copies(const PlainTiles& plain, int32_t tile, int32_t entry,
+                                                     int raw) const {
+    const Part part;
+    const uint8_t* pages[kPasses];
+    uint32_t tokens[kPasses];
+#pragma unroll
+    for (int pass = 0; pass < kPasses; ++pass) {
+      const int index = part.row() + pass * kPassRows;
+      pages[pass] = page_of(p_.base, __shfl_sync(0xffffffffu, entry, index / kGroupKeys));
+      tokens[pass] = (tile * kKeys + index) & in_page();
+    }
+    copy_plain_units<Traits::kDimK, kFormat>(part, pages, tokens, raw, 0, plain);
+    copy_plain_units<Traits::kDimV, kFormat>(part, pages, tokens, raw, 1, plain);
+    commit_copies();
+  }
+
+  /// finish_copies of a plain tile.
+  template <UnitFormat kFormat>
+  __device__ __forceinline__ void finish_plain_copies(uint32_t k_multiplier, uint32_t v_multiplier, int stage,
+                                                      int raw) const {
+    wait_copies<Traits::kRawStages - 1>();
+    const Part part;
+    uint4 k[kPasses * (Traits::kDimK / 64)], v[kPasses * (Traits::kDimV / 64)];
+#pragma unroll
+    for (int n = 0; n < kPasses * (Traits::kDimK / 64); ++n) k[n] = load_shared_16(raw_slot(part, raw, 0, n));
+#pragma unroll
+    for (int n = 0; n < kPasses * (Traits::kDimV / 64); ++n) v[n] = load_shared_16(raw_slot(part, raw, 1, n));
+    const auto expand = [&]<bool kScaled>() {
+      expand_plain_units<Traits::kDimK, KRows, kFormat, kScaled>(part, k, k_multiplier, operand_of(0, stage));
+      expand_plain_units<Traits::kDimV, VRows, kFormat, kScaled>(part, v, v_multiplier, operand_of(1, stage));
+    };
+    if (kFormat == UnitFormat::kNvfp4Packed || k_multiplier != kMultiplierOne || v_multiplier != kMultiplierOne)
+      expand.template operator()<true>();
+    else
+      expand.template operator()<false>();
+  }
+
+  /// start_copies of rows of 16 bits.
+  __device__ __forceinline__ void start_row_copies(const PrefillSegment& s, int32_t tile, int32_t entry,
+                                                   int stage) const {
     const ItemKeys keys = item_keys(s);
     const Part part;
-    const uint32_t k = shared_address(shared_.k[0]) + stage * sizeof(shared_.k[0]);
-    const uint32_t v = shared_address(shared_.v[0]) + stage * sizeof(shared_.v[0]);
 #pragma unroll
     for (int pass = 0; pass < kPasses; ++pass) {
       const Row row = find_row(keys, part, tile, entry, pass);
       const uint8_t* page = page_of(p_.base, row.page);
-      if constexpr (kQuantised) {
-        copy_units<Traits::kDimK, KRows>(keys, part, row, page, 0, pass, k);
-        copy_units<Traits::kDimV, VRows>(keys, part, row, page, 1, pass, v);
-      } else {
-        copy_row<KRows>(keys, part, row, page, p_.base.plane[0], k, p_.head_dim_k);
-        copy_row<VRows>(keys, part, row, page, p_.base.plane[1], v, p_.head_dim_v);
-      }
+      copy_row<KRows>(keys, part, row, page, p_.base.plane[0], operand_of(0, stage), p_.head_dim_k);
+      copy_row<VRows>(keys, part, row, page, p_.base.plane[1], operand_of(1, stage), p_.head_dim_v);
     }
     commit_copies();
   }
 
   /// Turns what this thread has copied into operands.
-  __device__ __forceinline__ void finish_copies(const PrefillSegment& s, int32_t tile, int32_t entry, int stage) const {
-    wait_copies<0>();
+  __device__ __forceinline__ void finish_copies(const PrefillSegment& s, int32_t tile, int32_t entry, int stage,
+                                                int raw = 0) const {
+    wait_copies<Traits::kRawStages - 1>();
     if constexpr (kQuantised) {
       const ItemKeys keys = item_keys(s);
       const Part part;
-      expand_plane<Traits::kDimK, KRows>(
-          keys, part, tile, entry, 0, shared_address(shared_.k[0]) + stage * sizeof(shared_.k[0]), p_.head_dim_k, s.k);
-      expand_plane<Traits::kDimV, VRows>(
-          keys, part, tile, entry, 1, shared_address(shared_.v[0]) + stage * sizeof(shared_.v[0]), p_.head_dim_v, s.v);
+      expand_plane<Traits::kDimK, KRows>(keys, part, tile, entry, raw, 0, operand_of(0, stage), p_.head_dim_k, s.k);
+      expand_plane<Traits::kDimV, VRows>(keys, part, tile, entry, raw, 1, operand_of(1, stage), p_.head_dim_v, s.v);
     }
+  }
+
+  /// Where a tile's keys (plane 0) or values lie.
+  __device__ __forceinline__ uint32_t operand_of(int plane, int stage) const {
+    return plane == 0 ? shared_address(shared_.k[0]) + stage * sizeof(shared_.k[0])
+                      : shared_address(shared_.v[0]) + stage * sizeof(shared_.v[0]);
   }
 
  private:
   static constexpr int kRowThreads = 4;
-  static constexpr int kPassRows = Traits::kThreads / kRowThreads;
+  static constexpr int kPassRows = Traits::kBringers / kRowThreads;
   static_assert(Traits::kDimK % 64 == 0 && Traits::kDimV % 64 == 0, "four threads share eight chunks evenly");
   static constexpr int kPasses = (kKeys + kPassRows - 1) / kPassRows;
   static_assert(kPasses * kPassRows == kKeys && kPassRows % 16 == 0, "passes keep a row's place among sixteen");
@@ -94,15 +201,18 @@ class PrefillPages : protected PrefillQueries<Traits> {
   /// This thread's row in a pass and its part of that row. Where registers are short it is asked anew for every tile:
   /// addresses that follow from it are cheaper to compute again than to spill and read back.
   struct Part {
-    int thread;
-    __device__ __forceinline__ Part() : thread(static_cast<int>(Traits::thread())) {
-      if constexpr (Traits::kDimK > 64) {
+    uint32_t thread;
+    __device__ __forceinline__ Part() : thread(Traits::thread()) {
+      if constexpr (Traits::kDimK > 64 && !Traits::kRoles) {
         asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
-        thread += static_cast<int>(Traits::thread_of_row());
+        thread += Traits::thread_of_row();
       }
+      thread -= Traits::kFirstBringer;
     }
-    __device__ __forceinline__ int row() const { return thread / kRowThreads; }
-    __device__ __forceinline__ int unit(int i) const { return thread % kRowThreads + kRowThreads * i; }
+    __device__ __forceinline__ int row() const { return static_cast<int>(thread / kRowThreads); }
+    __device__ __forceinline__ int unit(int i) const {
+      return static_cast<int>(thread % kRowThreads) + kRowThreads * i;
+    }
   };
 
   /// Where the scale of this thread's unit i lies in a page, but for the higher bits of its row's token.
@@ -146,15 +256,16 @@ class PrefillPages : protected PrefillQueries<Traits> {
     }
   }
 
-  __device__ __forceinline__ uint32_t raw_slot(const Part& part, int plane, int i) const {
-    return shared_address(shared_.raw) + (plane == 0 ? 0 : Traits::kKRawBytes) +
-           16 * (i * Traits::kThreads + part.thread);
+  __device__ __forceinline__ uint32_t raw_slot(const Part& part, int raw, int plane, int i) const {
+    return shared_address(shared_.raw[0]) + raw * sizeof(shared_.raw[0]) + (plane == 0 ? 0 : Traits::kKRawBytes) +
+           16 * (i * Traits::kBringers + part.thread);
   }
 
   /// Stored units to this thread's own slots; exact ones straight to the operand.
   template <int kDim, class Rows>
   __device__ __forceinline__ void copy_units(const ItemKeys& keys, const Part& part, const Row& row,
-                                             const uint8_t* page, int plane, int pass, uint32_t operand) const {
+                                             const uint8_t* page, int raw, int plane, int pass,
+                                             uint32_t operand) const {
     const PagePlane& base = p_.base.plane[plane];
     const int32_t head_dim = plane == 0 ? p_.head_dim_k : p_.head_dim_v;
     if (!row.visible) return;
@@ -174,7 +285,7 @@ class PrefillPages : protected PrefillQueries<Traits> {
 #pragma unroll
     for (int i = 0; i < kDim / 64; ++i) {
       if (16 * part.unit(i) >= head_dim) continue;
-      const uint32_t slot = raw_slot(part, plane, pass * (kDim / 64) + i);
+      const uint32_t slot = raw_slot(part, raw, plane, pass * (kDim / 64) + i);
       if (nvfp4) {
         copy_async_8(slot, from + 8 * part.unit(i));
         // The aligned word around the scale: its page holds it whole.
@@ -186,19 +297,56 @@ class PrefillPages : protected PrefillQueries<Traits> {
     }
   }
 
+  template <int kDim, UnitFormat kFormat>
+  __device__ __forceinline__ void copy_plain_units(const Part& part, const uint8_t* const (&pages)[kPasses],
+                                                   const uint32_t (&tokens)[kPasses], int raw, int plane,
+                                                   const PlainTiles& plain) const {
+    const PagePlane& base = p_.base.plane[plane];
+#pragma unroll
+    for (int pass = 0; pass < kPasses; ++pass) {
+      const uint8_t* from = pages[pass] + (plain.data[plane] + tokens[pass] * base.data_token);
+      const uint8_t* scales = pages[pass] + (tokens[pass] >> 4) * base.scale_token[4];
+#pragma unroll
+      for (int i = 0; i < kDim / 64; ++i) {
+        const uint32_t slot = raw_slot(part, raw, plane, pass * (kDim / 64) + i);
+        if constexpr (kFormat == UnitFormat::kNvfp4Packed) {
+          copy_async_8(slot, from + 8 * kRowThreads * i);
+          copy_async_4(slot + 8, scales + plain.scale[plane][i]);
+        } else {
+          copy_async_16(slot, from + 16 * kRowThreads * i);
+        }
+      }
+    }
+  }
+
+  template <int kDim, class Rows, UnitFormat kFormat, bool kScaled>
+  __device__ __forceinline__ void expand_plain_units(const Part& part, const uint4 (&words)[kPasses * (kDim / 64)],
+                                                     uint32_t multiplier, uint32_t operand) const {
+    constexpr int kUnits = kDim / 64;
+#pragma unroll
+    for (int n = 0; n < kPasses * kUnits; ++n) {
+      const uint32_t low_at = operand + Rows::offset(part.row() + n / kUnits * kPassRows, 2 * part.unit(0)) +
+                              n % kUnits * Rows::kEightChunks;
+      uint32_t x[8];
+      expand_unit<kFormat, kScaled>(words[n], multiplier, x);
+      store_shared_16(low_at, make_uint4(x[0], x[1], x[2], x[3]));
+      store_shared_16(low_at ^ 16, make_uint4(x[4], x[5], x[6], x[7]));
+    }
+  }
+
   template <int kDim, class Rows>
   __device__ __forceinline__ void expand_plane(const ItemKeys& keys, const Part& part, int32_t tile, int32_t entry,
-                                               int plane, uint32_t operand, int32_t head_dim,
+                                               int raw, int plane, uint32_t operand, int32_t head_dim,
                                                const PrefillScaling& scaling) const {
     const PagePlane& base = p_.base.plane[plane];
     const bool whole = tile * kKeys >= keys.begin && (tile + 1) * kKeys <= keys.end && head_dim == kDim;
     const bool plain = static_cast<uint32_t>(entry) < static_cast<uint32_t>(kExactPageBit);
     if (!__all_sync(0xffffffffu, whole && plain) || base.format == KvFormat::kF16) {
-      expand_units<kDim, Rows, UnitFormat::kAny>(keys, part, tile, entry, plane, operand, head_dim, scaling);
+      expand_units<kDim, Rows, UnitFormat::kAny>(keys, part, tile, entry, raw, plane, operand, head_dim, scaling);
       return;
     }
     const auto expand = [&]<UnitFormat kFormat>() {
-      expand_units<kDim, Rows, kFormat>(keys, part, tile, entry, plane, operand, head_dim, scaling);
+      expand_units<kDim, Rows, kFormat>(keys, part, tile, entry, raw, plane, operand, head_dim, scaling);
     };
     switch (base.format) {
       case KvFormat::kE4m3: expand.template operator()<UnitFormat::kE4m3>(); return;
@@ -218,7 +366,7 @@ class PrefillPages : protected PrefillQueries<Traits> {
   /// kAny looks at every row: it may be of no key, exact, or of any format. The others are for tiles of one kind.
   template <int kDim, class Rows, UnitFormat kFormat>
   __device__ __forceinline__ void expand_units(const ItemKeys& keys, const Part& part, int32_t tile, int32_t entry,
-                                               int plane, uint32_t operand, int32_t head_dim,
+                                               int raw, int plane, uint32_t operand, int32_t head_dim,
                                                const PrefillScaling& scaling) const {
     constexpr bool kAny = kFormat == UnitFormat::kAny;
     const PagePlane& base = p_.base.plane[plane];
@@ -229,12 +377,8 @@ class PrefillPages : protected PrefillQueries<Traits> {
       for (int i = 0; i < kDim / 64; ++i) {
         const uint32_t low_at = operand + Rows::offset(index, 2 * part.unit(0)) + i * Rows::kEightChunks;
         const uint32_t high_at = low_at ^ 16;
-        const uint32_t slot = raw_slot(part, plane, pass * (kDim / 64) + i);
+        const uint32_t slot = raw_slot(part, raw, plane, pass * (kDim / 64) + i);
         uint32_t x[8] = {};
-        uint32_t byte = 0;
-        if constexpr (kAny || kFormat == UnitFormat::kNvfp4Packed || kFormat == UnitFormat::kNvfp4Linear) {
-          if (!kAny || base.format == KvFormat::kNvfp4) byte = scale_place(base, part, keys.head, i) & 3u;
-        }
         if constexpr (kAny) {
           const Row row = find_row(keys, part, tile, entry, pass);
           if (row.visible && 16 * part.unit(i) < head_dim) {
@@ -242,11 +386,11 @@ class PrefillPages : protected PrefillQueries<Traits> {
               if (!row.exact() || scaling.operand_over_g == 1.0f) continue;  // as it should be already
               rescale_f16(load_shared_16(low_at), load_shared_16(high_at), scaling.operand_over_g, x);
             } else {
-              expand_any_unit(base.format, base.code_order, load_shared_16(slot), byte, scaling.multiplier, x);
+              expand_any_unit(base.format, base.code_order, load_shared_16(slot), scaling.multiplier, x);
             }
           }
         } else {
-          expand_unit<kFormat>(load_shared_16(slot), byte, scaling.multiplier, x);
+          expand_unit<kFormat>(load_shared_16(slot), scaling.multiplier, x);
         }
         store_shared_16(low_at, make_uint4(x[0], x[1], x[2], x[3]));
         store_shared_16(high_at, make_uint4(x[4], x[5], x[6], x[7]));

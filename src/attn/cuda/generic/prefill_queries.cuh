@@ -36,17 +36,55 @@ class PrefillQueries : protected PrefillWork<Traits> {
         return;
       }
     }
+    if constexpr (Traits::kRowsAtOnce) {
+      if (p_.q_dtype != DType::kF32) return load_rows_at_once(s);
+    }
 #pragma unroll 4
     for (int i = 0; i < kRowRounds; ++i) load_row<false>(s, i);
   }
 
  private:
-  static constexpr int kRowRounds = kRows * kRowThreads / Traits::kThreads;
+  /// Rows that kQueryThreads threads bring together.
+  static constexpr int kRowsTogether = kRows * Traits::kQueryThreads / Traits::kWorkers;
+  static constexpr int kRowRounds = kRowsTogether * kRowThreads / Traits::kQueryThreads;
+
+  /// Asks for all rows before it looks at the first: nothing else hides how long they take to come.
+  __device__ __forceinline__ void load_rows_at_once(const PrefillSegment& s) const {
+    const int channel = 8 * chunk_of_thread();
+    uint4 raw[kRowRounds];
+#pragma unroll
+    for (int i = 0; i < kRowRounds; ++i) {
+      const int row = row_of_round(i);
+      raw[i] = make_uint4(0, 0, 0, 0);
+      if (row < s.num_rows && channel < p_.head_dim_k)
+        raw[i] = *reinterpret_cast<const uint4*>(static_cast<const uint16_t*>(p_.q) +
+                                                 q_row_index(s, row) * p_.head_dim_k + channel);
+    }
+#pragma unroll
+    for (int i = 0; i < kRowRounds; ++i) {
+      Row x;
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const uint32_t pair = (&raw[i].x)[j];
+        const float2 both = p_.q_dtype == DType::kBf16
+                                ? make_float2(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u))
+                                : __half22float2(*reinterpret_cast<const __half2*>(&pair));
+        x[0][2 * j] = both.x, x[0][2 * j + 1] = both.y;
+      }
+      keep_row<false>(s, row_of_round(i), row_of_round(i) < s.num_rows, x);
+    }
+  }
+
+  __device__ __forceinline__ static int chunk_of_thread() { return static_cast<int>(Traits::thread()) % kRowThreads; }
+  __device__ __forceinline__ static int row_of_round(int round) {
+    return static_cast<int>(Traits::thread()) / Traits::kQueryThreads * kRowsTogether +
+           static_cast<int>(Traits::thread()) % Traits::kQueryThreads / kRowThreads +
+           round * (Traits::kQueryThreads / kRowThreads);
+  }
 
   template <bool kCondition>
   __device__ __forceinline__ void load_row(const PrefillSegment& s, int round) const {
-    const int chunk = static_cast<int>(Traits::thread()) % kRowThreads;
-    const int row = static_cast<int>(Traits::thread()) / kRowThreads + round * (Traits::kThreads / kRowThreads);
+    const int chunk = chunk_of_thread(), row = row_of_round(round);
     Row x = {};
     const bool exists = row < s.num_rows;
 #pragma unroll
@@ -55,6 +93,12 @@ class PrefillQueries : protected PrefillWork<Traits> {
       if (exists && channel < p_.head_dim_k)
         load_eight(p_.q, p_.q_dtype, q_row_index(s, row) * p_.head_dim_k + channel, x[piece]);
     }
+    keep_row<kCondition>(s, row, exists, x);
+  }
+
+  template <bool kCondition>
+  __device__ __forceinline__ void keep_row(const PrefillSegment& s, int row, bool exists, Row& x) const {
+    const int chunk = chunk_of_thread();
     if constexpr (kCondition)
       condition(s, row, chunk, exists, x);
     else if (Traits::kConditioned && chunk == 0)

@@ -41,6 +41,7 @@ class PrefillTiles : protected PrefillPages<Traits> {
     int32_t tile = s.tile_begin;
     int32_t entry = load_entry(s, tile);
     int32_t next_entry = load_entry(s, tile + 1);
+    this->note_scales(s, 0);
     start_copies(s, tile, entry, 0);
     load_queries(s);
     while_copying();
@@ -57,8 +58,10 @@ class PrefillTiles : protected PrefillPages<Traits> {
       Products::score(shared_address(shared_.q), shared_address(shared_.k[0]) + stage * sizeof(shared_.k[0]),
                       first_row(), c);
       if (p_.soft_cap > 0.0f) cap(s, c);
-      if (tile < s.full_begin || tile >= s.full_end) mask(s, tile, c);
-      softmax(s, c);
+      if (seen_in_part(s, tile)) mask(s, tile, c);
+      Factors factors;
+      find_factors(s, factors);
+      softmax(c, factors);
       Products::accumulate(shared_address(shared_.v[0]) + stage * sizeof(shared_.v[0]), c, acc_);
     }
   }
@@ -78,7 +81,6 @@ class PrefillTiles : protected PrefillPages<Traits> {
   float limit_[kRowTiles][2];  ///< Reference maximum.
   float sum_[kRowTiles][2];
 
- private:
   __device__ void start_rows() {
 #pragma unroll
     for (int m = 0; m < kRowTiles; ++m) {
@@ -94,11 +96,27 @@ class PrefillTiles : protected PrefillPages<Traits> {
     }
   }
 
+ private:
   /// From a product to a score. Never 0, so that a masked product stays -inf.
   __device__ __forceinline__ float factor_of(const PrefillSegment& s, int32_t row, float unit) const {
     float factor = unit * s.k.factor;
     if constexpr (!Traits::kBf16Math) factor *= power_of_two(shared_.exponent[row]);
     return fmaxf(factor, 0x1p-126f);
+  }
+
+ protected:
+  /// From the products of each row to exponents of 2.
+  using Factors = float[kRowTiles][2];
+  __device__ __forceinline__ void find_factors(const PrefillSegment& s, Factors& factors) const {
+#pragma unroll
+    for (int m = 0; m < kRowTiles; ++m)
+#pragma unroll
+      for (int h = 0; h < 2; ++h)
+        factors[m][h] = p_.soft_cap > 0.0f ? 1.0f : factor_of(s, row_of(m, h), p_.softmax_scale * kLog2OfE);
+  }
+  /// Whether some row sees a part of the tile only. Both bounds are read at once.
+  __device__ __forceinline__ static bool seen_in_part(const PrefillSegment& s, int32_t tile) {
+    return (static_cast<int>(tile < s.full_begin) | static_cast<int>(tile >= s.full_end)) != 0;
   }
 
   __device__ __forceinline__ void cap(const PrefillSegment& s, Scores& c) const {
@@ -120,6 +138,7 @@ class PrefillTiles : protected PrefillPages<Traits> {
     }
   }
 
+ private:
   /// The keys [begin, end) of this rank that a row may see, and from which on its packed mask decides.
   struct RowKeys {
     int32_t begin, end, block;
@@ -158,6 +177,7 @@ class PrefillTiles : protected PrefillPages<Traits> {
     return seen;
   }
 
+ protected:
   __device__ __forceinline__ void mask(const PrefillSegment& s, int32_t tile, Scores& c) const {
     const bool packed = p_.draft_mask == DraftMask::kPacked;
 #pragma unroll
@@ -180,14 +200,14 @@ class PrefillTiles : protected PrefillPages<Traits> {
 
   /// Scores become weights. The reference of a row moves only when one of its own scores has outgrown it, so that a
   /// row's result does not depend on its neighbours.
-  __device__ __forceinline__ void softmax(const PrefillSegment& s, Scores& c) {
+  __device__ __forceinline__ void softmax(Scores& c, const Factors& factors) {
 #pragma unroll
     for (int m = 0; m < kRowTiles; ++m) {
-      float factor[2], top[2];
+      const float(&factor)[2] = factors[m];
+      float top[2];
       bool outgrown = false;
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        factor[h] = p_.soft_cap > 0.0f ? 1.0f : factor_of(s, row_of(m, h), p_.softmax_scale * kLog2OfE);
         top[h] = fmaxf(c[m][0][2 * h], c[m][0][2 * h + 1]);
 #pragma unroll
         for (int n = 1; n < kKeyTiles; ++n) top[h] = fmaxf(top[h], fmaxf(c[m][n][2 * h], c[m][n][2 * h + 1]));
@@ -205,6 +225,8 @@ class PrefillTiles : protected PrefillPages<Traits> {
       }
     }
   }
+
+ private:
   __device__ __forceinline__ void rescale(int m, const float (&top)[2]) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {

@@ -20,6 +20,7 @@ struct PrefillScaling {
 
 /// One (request, KV head, row tile) and the part of its keys that a block works on. Keys are this rank's.
 struct PrefillSegment {
+  const int32_t* entries;  ///< Of the page table.
   int32_t request, head, row_tile;
   int32_t q_begin, q_len, global_len;
   int32_t num_rows;            ///< Of this row tile.
@@ -28,6 +29,7 @@ struct PrefillSegment {
   int32_t full_begin, full_end;  ///< Tiles whose keys every row sees.
   PrefillScaling k, v;
   int32_t item_begin, item_tiles;  ///< When items are cut: the item's place in the list of tiles.
+  int32_t position;                ///< In the list of items, or of tiles when items are cut.
 };
 
 /// Work of a request: row tiles by KV heads. With many of them a block takes whole items as they come; with few, the
@@ -213,13 +215,14 @@ class PrefillWork {
       skipped = tile.rest;
     }
     const Keys k = keys_of(r, s.row_tile);
+    s.entries = p_.page_table + s.request * p_.page_table_stride;
     s.q_begin = r.q_begin, s.q_len = r.q_len, s.global_len = r.global_len;
     s.num_rows = min(r.q_len * p_.group - s.row_tile * kRows, kRows);
     s.key_begin = k.begin, s.key_end = k.end;
     s.tile_begin = k.tile_begin + skipped;
     s.tile_end = whole ? k.tile_end : min(k.tile_end, s.tile_begin + (end - position));
     s.full_begin = k.full_begin, s.full_end = k.full_end;
-    s.item_begin = position - skipped, s.item_tiles = k.tiles();
+    s.item_begin = position - skipped, s.item_tiles = k.tiles(), s.position = position;
     if constexpr (Traits::kSource == TileSource::kQuantised) {
       s.k = scaling(p_.k_scales, s.head, p_.base.plane[0].format);
       s.v = scaling(p_.v_scales, s.head, p_.base.plane[1].format);

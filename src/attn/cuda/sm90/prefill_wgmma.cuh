@@ -6,8 +6,10 @@
 // Limits: head dims up to 64 or 128, K and V alike.
 
 #include <cstdint>
+#include <type_traits>
 
 #include "attn/cuda/generic/prefill_block.cuh"
+#include "attn/cuda/sm90/prefill_roles.cuh"
 #include "attn/cuda/sm90/warpgroup_mma.cuh"
 
 namespace kvant::attn::cuda {
@@ -63,12 +65,12 @@ struct WarpgroupProducts {
         a[step][i] = pack(pair[0], pair[1]);
       }
     }
+    const uint64_t from_v = panel_descriptor(__shfl_sync(0xffffffffu, v, 0), VRows::kPanelBytes);
     start_warpgroup_mma();
 #pragma unroll
     for (int step = 0; step < Traits::kKeys / 16; ++step) {
       // Sixteen keys are two patterns of eight rows.
-      warpgroup_mma_registers<Traits::kBf16Math>(acc[0], a[step], panel_descriptor(v + 2048 * step, VRows::kPanelBytes),
-                                                 true);
+      warpgroup_mma_registers<Traits::kBf16Math>(acc[0], a[step], from_v + step * 2048 / 16, true);
     }
     finish_warpgroup_mma(acc[0]);
   }
@@ -79,15 +81,22 @@ struct PrefillWgmmaTraits {
   static constexpr TileSource kSource = kSource_;
   static constexpr int kDimK = kDimK_, kDimV = kDimV_, kWarpDimV = kDimV;
   static constexpr int kRows = kRows_;
-  static constexpr int kWarps = kRows / 16;
-  static constexpr int kThreads = 32 * kWarps;
   static constexpr int kRowTiles = 1;
   static constexpr int kKeys = 64;
   static constexpr bool kBf16Math = kSource == TileSource::kBf16;
   static constexpr bool kConditioned = kSource == TileSource::kQuantised;
   static constexpr int kScanGroups = 32;
-  /// Two blocks a multiprocessor: one's products hide the other's expansion, softmax and barriers.
-  static constexpr int kMinBlocks = 2;
+  /// Many rows: one warpgroup brings tiles, the others attend to 64 rows each. Of fewer rows all threads do everything
+  /// together, and two blocks a multiprocessor hide each other's products, expansion, softmax and barriers.
+  static constexpr bool kRoles = kRows > 128;
+  static constexpr int kWorkers = 2 * kRows, kFirstBringer = kRoles ? kWorkers : 0;
+  static constexpr int kBringers = kRoles ? 128 : kWorkers;
+  static constexpr int kQueryThreads = kRoles ? 128 : kWorkers;
+  static constexpr int kThreads = kFirstBringer + kBringers;
+  static constexpr int kWarps = kThreads / 32;
+  static constexpr bool kRowsAtOnce = kRows != 128;  ///< There it would cost spilled registers.
+  static constexpr int kMinBlocks = kRoles ? 1 : 2;
+  static constexpr int kStages = kRoles ? 4 : 2, kRawStages = kRoles ? 2 : 1, kSegments = kRoles ? 4 : 2;
 
   using QRows = PanelRows<kDimK, kRows>;
   using KRows = PanelRows<kDimK, kKeys>;
@@ -99,18 +108,25 @@ struct PrefillWgmmaTraits {
   static constexpr uint32_t kVRawBytes = kConditioned ? kKeys * kDimV : 0;
   struct SharedStorage {
     alignas(1024) uint8_t q[kRows * QRows::kRowBytes];  ///< Then rows on their way out.
-    alignas(1024) uint8_t k[2][kKeys * KRows::kRowBytes];
-    alignas(1024) uint8_t v[2][kKeys * VRows::kRowBytes];
-    alignas(16) uint8_t raw[kConditioned ? kKRawBytes + kVRawBytes : 16];
+    alignas(1024) uint8_t k[kStages][kKeys * KRows::kRowBytes];
+    alignas(1024) uint8_t v[kStages][kKeys * VRows::kRowBytes];
+    alignas(16) uint8_t raw[kRawStages][kConditioned ? kKRawBytes + kVRawBytes : 16];
     float bias[kConditioned ? kRows : 1];
     int8_t exponent[kBf16Math ? 1 : kRows];
-    PrefillSegment segments[2];  ///< This item and the next.
+    PrefillSegment segments[kSegments];  ///< This item and the next.
     int32_t scan[kScanGroups + 1];
     int32_t next, is_last;
+    uint64_t phases[kRoles ? 2 * (kStages + kSegments) : 1];  ///< See PrefillRoles.
   };
   /// Of the block, and what it has beside threadIdx.x.
   __device__ __forceinline__ static uint32_t thread() { return threadIdx.x; }
   __device__ __forceinline__ static uint32_t thread_of_row() { return 0; }
+  __device__ __forceinline__ static void sync_workers() {
+    if constexpr (kRoles)
+      sync_named<kWorkers>(5);
+    else
+      __syncthreads();
+  }
 
   static_assert(kRows % 64 == 0, "whole warpgroups");
   static_assert(kDimK == kDimV, "output rows take the place of query rows");
@@ -120,7 +136,8 @@ template <class Traits>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     prefill_wgmma_kernel(const __grid_constant__ PrefillParams params) {
   extern __shared__ __align__(1024) uint8_t panel_memory[];
-  PrefillBlock<Traits>(params, *reinterpret_cast<typename Traits::SharedStorage*>(panel_memory)).run();
+  using Block = std::conditional_t<Traits::kRoles, PrefillRoles<Traits>, PrefillBlock<Traits>>;
+  Block(params, *reinterpret_cast<typename Traits::SharedStorage*>(panel_memory)).run();
 }
 
 template <class Traits>

@@ -22,6 +22,7 @@ template <TileSource kSource, int kHeadDim>
 struct SharedPagesTraits : PrefillWgmmaTraits<kSource, kHeadDim, kHeadDim, kSharedItemRows> {
   using Base = PrefillWgmmaTraits<kSource, kHeadDim, kHeadDim, kSharedItemRows>;
   using Products = WarpgroupProducts<SharedPagesTraits>;
+  static constexpr bool kRowsAtOnce = true;
   static_assert(Base::kKeys == kSharedTileKeys);
 
   __device__ __forceinline__ static uint32_t thread() { return threadIdx.x + thread_of_row(); }
@@ -86,6 +87,7 @@ class SharedPagesBlock : private PrefillTiles<Traits> {
     const int32_t size = (items.tiles + items.parts - 1) / items.parts;
     PrefillSegment s;
     s.request = place.index;
+    s.entries = p_.page_table + s.request * p_.page_table_stride;
     s.head = item / items.row_tiles, s.row_tile = item % items.row_tiles;
     s.q_begin = rows_.q_offsets[s.request];
     s.q_len = rows_.q_offsets[s.request + run.num_requests] - s.q_begin;
