@@ -10,7 +10,6 @@ plain read of the same bytes. Queries are bf16, but FlashAttention 3's and XQA's
 """
 
 import argparse
-import importlib
 import json
 import time
 from collections.abc import Callable, Iterator
@@ -18,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from graph_timing import graph_microseconds
+from graph_timing import graph_microseconds, graph_of
+from peer_libraries import TYPES, machine, optional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 Q_HEADS, KV_HEADS, DIM, PAGE = 32, 8, 128, 64
@@ -26,21 +26,12 @@ SCALE = DIM**-0.5
 BATCHES, CONTEXTS, Q_LENS = (1, 4, 16, 64, 256), (1024, 4096, 16384, 65536), (1, 4)
 PAST_L2, REPEATS = 600 << 20, 7
 BYTES = {"bf16": 2 * DIM, "e4m3": DIM, "nvfp4": DIM // 2 + DIM // 16}
-TYPES = {"bf16": torch.bfloat16, "e4m3": torch.float8_e4m3fn, "nvfp4": torch.uint8}
 PEERS = {
     "bf16": ("flashinfer_xqa", "flashinfer_fa2", "flash_attention_3", "cudnn"),
     "e4m3": ("flashinfer_xqa", "flashinfer_fa2", "flash_attention_3"),
     "nvfp4": ("flashinfer_fa2",),
 }
 E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
-
-
-def optional(name: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        print(f"{name}: {error}", flush=True)
-        return None
 
 
 FLASHINFER_DECODE = optional("flashinfer.decode")
@@ -199,15 +190,7 @@ class Case:
             row["error"] = float(f"{self.error(peer, out):.2g}")
         wanted = min(64, max(1, int(5e3 / (self.kv_bytes / 4e6))))
         launches = (wanted + self.sets - 1) // self.sets * self.sets
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            calls[-1]()
-        stream.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=stream):
-            for i in range(launches):
-                calls[i % self.sets]()
+        graph = graph_of(calls, launches)
         return {"us": round(graph_microseconds(graph, launches, REPEATS), 2)} | row
 
 
@@ -269,11 +252,7 @@ def main() -> None:
             print(f"{kv_format} {batch} x {context} q{q_len}: {best} us", flush=True)
         del pool, case
         torch.cuda.empty_cache()
-    versions = {name: getattr(optional(name), "__version__", None) for name in ("torch", "flashinfer")}
-    result = {
-        "device": torch.cuda.get_device_name(), "date": options.date, **versions,
-        "cudnn": torch.backends.cudnn.version(), "rows": rows,
-    }  # fmt: skip
+    result = machine() | {"date": options.date, "rows": rows}
     lines = ",\n".join(json.dumps(row) for row in rows)
     head = json.dumps(result | {"rows": []}).removesuffix("]}")
     Path(options.out).write_text(f"{head}\n{lines}\n]}}\n", encoding="utf-8")

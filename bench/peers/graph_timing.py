@@ -1,6 +1,23 @@
 """Times what a CUDA graph replays."""
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
 import torch
+
+
+def graph_of(calls: Sequence[Callable[[], Any]], launches: int) -> torch.cuda.CUDAGraph:
+    """A graph of `launches` calls, in turn; the last one of them is made once before, on the same stream."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        calls[-1]()
+    stream.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        for i in range(launches):
+            calls[i % len(calls)]()
+    return graph
 
 
 def graph_microseconds(graph: torch.cuda.CUDAGraph, launches: int, repeats: int) -> float:

@@ -9,30 +9,21 @@ disjoint sets of keys.
 """
 
 import argparse
-import importlib
 import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
-from graph_timing import graph_microseconds
+from graph_timing import graph_microseconds, graph_of
+from peer_libraries import TYPES, machine, optional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 # batch, length of prompts, head dim; 32 query heads on 8 KV heads.
 SHAPES = [(8, 4096, 128), (1, 16384, 128), (32, 1024, 128), (8, 4096, 64), (1, 4096, 128)]
 Q_HEADS, KV_HEADS, PAGE, SETS, REPEATS = 32, 8, 64, 5, 7
-TYPES = {"bf16": torch.bfloat16, "e4m3": torch.float8_e4m3fn, "nvfp4": torch.uint8}
 
 Step = Callable[[], Any]
-
-
-def optional(name: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        print(f"{name}: {error}", flush=True)
-        return None
 
 
 FLASHINFER_PREFILL = optional("flashinfer.prefill")
@@ -95,16 +86,7 @@ def flashinfer_fa2(kv_format: str, batch: int, length: int, head_dim: int) -> li
 
 
 def microseconds(steps: list[Step]) -> float:
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        steps[-1]()
-    stream.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream):
-        for step in steps:
-            step()
-    return graph_microseconds(graph, SETS, REPEATS)
+    return graph_microseconds(graph_of(steps, SETS), SETS, REPEATS)
 
 
 def peers() -> list[tuple[str, str, Callable[[int, int, int], float]]]:
@@ -145,11 +127,7 @@ def main() -> None:
             print(row, flush=True)
             rows.append(row)
             torch.cuda.empty_cache()
-    versions = {name: getattr(optional(name), "__version__", None) for name in ("torch", "flashinfer")}
-    result = {
-        "device": torch.cuda.get_device_name(), "date": options.date, **versions,
-        "cudnn": torch.backends.cudnn.version(), "rows": rows,
-    }  # fmt: skip
+    result = machine() | {"date": options.date, "rows": rows}
     Path(options.out).write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 
 
