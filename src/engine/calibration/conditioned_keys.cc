@@ -86,8 +86,8 @@ Result<float> score_noise(const LayerConfig& config, const LayerProfile& profile
     const double error = static_cast<double>(rounded[i]) - exact[i];
     squares += error * error * weights[i % weights.size()];
   }
-  const auto rows = static_cast<double>(exact.size() / static_cast<size_t>(config.head_dim_k));
-  return static_cast<float>(config.softmax_scale * std::sqrt(squares / std::max(1.0, rows)));
+  const size_t rows = exact.size() / static_cast<size_t>(config.head_dim_k);
+  return static_cast<float>(config.softmax_scale * std::sqrt(squares / std::max(1.0, static_cast<double>(rows))));
 }
 
 }  // namespace kvant::engine
