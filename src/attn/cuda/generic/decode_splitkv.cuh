@@ -28,7 +28,7 @@ struct DecodeTraits {
   /// Launches with few requests and with many are kernels of their own where both matter: neither is to jump over what
   /// the other does. In a model's step, where other kernels have used the caches for instructions, that costs
   /// microseconds.
-  static constexpr bool kSplits = kRowTiles_ == 1;
+  static constexpr bool kSplits = kRowTiles_ <= 2;
   static constexpr bool kFew = true, kMany = true;  ///< Up to kFewRequests, and more.
   static constexpr bool kShares = false;   ///< Whether requests' shared pages are other items, and Params has `shared`.
   static constexpr bool kExact = kExact_;  ///< Entries may name the exact pool.
