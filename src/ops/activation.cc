@@ -23,14 +23,14 @@ using Vector = hn::Vec<Floats>;
 
 /// x / (1 + exp(-slope x)). Exp is exact enough to its last bits down to -87; below, the result is 0 to within fp32's
 /// normal range.
-HWY_INLINE Vector Swish(Vector x, Vector slope_x) {
+HWY_INLINE Vector swish(Vector x, Vector slope_x) {
   const Floats d;
   const auto e = hn::Exp(d, hn::Min(hn::Neg(slope_x), hn::Set(d, 87.0f)));
   return hn::Div(x, hn::Add(hn::Set(d, 1.0f), e));
 }
 
 struct Silu {
-  HWY_INLINE Vector operator()(Vector g, Vector u) const { return hn::Mul(Swish(g, g), u); }
+  HWY_INLINE Vector operator()(Vector g, Vector u) const { return hn::Mul(swish(g, g), u); }
 };
 
 struct GeluTanh {
@@ -38,7 +38,7 @@ struct GeluTanh {
     // (1 + tanh(y)) / 2 = 1 / (1 + exp(-2 y)), y = sqrt(2 / pi) (g + 0.044715 g^3)
     const Floats d;
     const auto inner = hn::MulAdd(hn::Mul(hn::Mul(g, g), g), hn::Set(d, 0.044715f), g);
-    return hn::Mul(Swish(g, hn::Mul(inner, hn::Set(d, 1.5957691216057308f))), u);
+    return hn::Mul(swish(g, hn::Mul(inner, hn::Set(d, 1.5957691216057308f))), u);
   }
 };
 
@@ -49,12 +49,12 @@ struct ClampedSwish {
     const auto high = hn::Set(d, limit);
     const auto g = hn::Min(gate, high);
     const auto u = hn::Max(hn::Min(up, high), hn::Neg(high));
-    return hn::Mul(Swish(g, hn::Mul(g, hn::Set(d, 1.702f))), hn::Add(u, hn::Set(d, 1.0f)));
+    return hn::Mul(swish(g, hn::Mul(g, hn::Set(d, 1.702f))), hn::Add(u, hn::Set(d, 1.0f)));
   }
 };
 
 template <class Function>
-HWY_INLINE void GateMul(const float* gate, const float* up, int64_t count, float* out, const Function& apply) {
+HWY_INLINE void gate_product(const float* gate, const float* up, int64_t count, float* out, const Function& apply) {
   const Floats d;
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
   int64_t i = 0;
@@ -69,15 +69,15 @@ HWY_INLINE void GateMul(const float* gate, const float* up, int64_t count, float
   for (int64_t j = i; j < count; ++j) out[j] = tail[0][j - i];
 }
 
-void ApplyGate(const Gate& gate, const float* g, const float* u, int64_t count, float* out) {
+void apply_gate_row(const Gate& gate, const float* g, const float* u, int64_t count, float* out) {
   switch (gate.kind) {
-    case GateKind::kSilu: return GateMul(g, u, count, out, Silu{});
-    case GateKind::kGeluTanh: return GateMul(g, u, count, out, GeluTanh{});
-    case GateKind::kClampedSwish: return GateMul(g, u, count, out, ClampedSwish{gate.limit});
+    case GateKind::kSilu: return gate_product(g, u, count, out, Silu{});
+    case GateKind::kGeluTanh: return gate_product(g, u, count, out, GeluTanh{});
+    case GateKind::kClampedSwish: return gate_product(g, u, count, out, ClampedSwish{gate.limit});
   }
 }
 
-void SoftCap(float* x, int64_t count, float cap) {
+void cap_row(float* x, int64_t count, float cap) {
   const Floats d;
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
   int64_t i = 0;
@@ -86,7 +86,7 @@ void SoftCap(float* x, int64_t count, float cap) {
   for (; i < count; ++i) x[i] = cap * std::tanh(x[i] / cap);
 }
 
-void Add(const float* a, const float* b, int64_t count, float* out) {
+void add_rows(const float* a, const float* b, int64_t count, float* out) {
   const hn::ScalableTag<float> d;
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
   int64_t i = 0;
@@ -100,16 +100,16 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace kvant::ops {
 
-HWY_EXPORT(ApplyGate);
-HWY_EXPORT(Add);
-HWY_EXPORT(SoftCap);
+HWY_EXPORT(apply_gate_row);
+HWY_EXPORT(add_rows);
+HWY_EXPORT(cap_row);
 
 void silu_mul(const float* gate, const float* up, int64_t count, float* out) {
-  HWY_DYNAMIC_DISPATCH(ApplyGate)({.kind = GateKind::kSilu}, gate, up, count, out);
+  HWY_DYNAMIC_DISPATCH(apply_gate_row)({.kind = GateKind::kSilu}, gate, up, count, out);
 }
 
 void gate_rows(const Gate& gate, const float* gate_up, int64_t rows, int64_t size, float* out, Stream stream) {
-  const auto apply = &HWY_DYNAMIC_DISPATCH(ApplyGate);
+  const auto apply = &HWY_DYNAMIC_DISPATCH(apply_gate_row);
   for_row_blocks(rows, size * kCostOfExp, stream, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
       const float* g = gate_up + row * 2 * size;
@@ -119,7 +119,7 @@ void gate_rows(const Gate& gate, const float* gate_up, int64_t rows, int64_t siz
 }
 
 void soft_cap_rows(float* x, int64_t rows, int64_t size, float cap, Stream stream) {
-  const auto apply = &HWY_DYNAMIC_DISPATCH(SoftCap);
+  const auto apply = &HWY_DYNAMIC_DISPATCH(cap_row);
   // Rows of a vocabulary are long: pieces of them are the units of work.
   constexpr int64_t kPiece = 4096;
   const int64_t total = rows * size;
@@ -128,7 +128,9 @@ void soft_cap_rows(float* x, int64_t rows, int64_t size, float cap, Stream strea
   });
 }
 
-void add(const float* a, const float* b, int64_t count, float* out) { HWY_DYNAMIC_DISPATCH(Add)(a, b, count, out); }
+void add(const float* a, const float* b, int64_t count, float* out) {
+  HWY_DYNAMIC_DISPATCH(add_rows)(a, b, count, out);
+}
 
 }  // namespace kvant::ops
 #endif

@@ -23,7 +23,7 @@ using Words = hn::Repartition<int16_t, Sums>;
 using Bytes = hn::Rebind<int8_t, Words>;
 
 /// sum + a[2 i] * b[2 i] + a[2 i + 1] * b[2 i + 1] in every lane i.
-HWY_INLINE hn::Vec<Sums> MulAddPairs(hn::Vec<Words> a, hn::Vec<Words> b, hn::Vec<Sums> sum) {
+HWY_INLINE hn::Vec<Sums> mul_add_pairs(hn::Vec<Words> a, hn::Vec<Words> b, hn::Vec<Sums> sum) {
   const Sums d;
 #if HWY_TARGET <= HWY_AVX3_DL && HWY_ARCH_X86
   (void)d;
@@ -46,7 +46,7 @@ HWY_INLINE hn::Vec<Sums> MulAddPairs(hn::Vec<Words> a, hn::Vec<Words> b, hn::Vec
 #endif
 }
 
-HWY_INLINE hn::Vec<Words> BroadcastPair(const int16_t* pair) {
+HWY_INLINE hn::Vec<Words> broadcast_pair(const int16_t* pair) {
   int32_t both;
   std::memcpy(&both, pair, sizeof(both));
   return hn::BitCast(Words(), hn::Set(Sums(), both));
@@ -60,7 +60,7 @@ constexpr int64_t kPrefetchBytes = 1024;
 struct Int8Tile {
   /// kRows rows by one panel.
   template <int64_t kRows>
-  static HWY_NOINLINE void Run(const QuantisedRows& x, const int8_t* HWY_RESTRICT panel,
+  static HWY_NOINLINE void run(const QuantisedRows& x, const int8_t* HWY_RESTRICT panel,
                                const float* HWY_RESTRICT output_scales, int64_t input_pairs, int64_t num_outputs,
                                float* HWY_RESTRICT y, int64_t y_stride) {
     const int16_t* HWY_RESTRICT values = x.values;
@@ -76,10 +76,10 @@ struct Int8Tile {
         weights[v] = hn::PromoteTo(Words(), hn::LoadU(Bytes(), panel + 2 * (pair * kPanelOutputs + v * kLanes)));
       }
       HWY_UNROLL(16) for (int64_t row = 0; row < kRows; ++row) {
-        const auto activation = BroadcastPair(values + row * x_stride + 2 * pair);
+        const auto activation = broadcast_pair(values + row * x_stride + 2 * pair);
         HWY_UNROLL(16) for (int64_t v = 0; v < kVectors; ++v) {
-          sums[row][v] = MulAddPairs(weights[v], activation, sums[row][v]);
-          KeepInRegister(sums[row][v]);
+          sums[row][v] = mul_add_pairs(weights[v], activation, sums[row][v]);
+          keep_in_register(sums[row][v]);
         }
       }
     }
@@ -90,27 +90,27 @@ struct Int8Tile {
         const auto scale = hn::Mul(hn::LoadU(d, output_scales + v * kLanes), hn::Set(d, x.scales[row]));
         outputs[v] = hn::Mul(hn::ConvertTo(d, sums[row][v]), scale);
       }
-      StorePanel(outputs, num_outputs, y + row * y_stride);
+      store_panel(outputs, num_outputs, y + row * y_stride);
     }
   }
 };
 
-void MultiplyInt8Panels(const QuantisedRows& x, int64_t num_rows, const Int8Panels& weights, int64_t panel_begin,
-                        int64_t panel_end, float* y) {
-  const int64_t height = TileHeight(num_rows);
+void multiply_panels(const QuantisedRows& x, int64_t num_rows, const Int8Panels& weights, int64_t panel_begin,
+                     int64_t panel_end, float* y) {
+  const int64_t height = tile_height(num_rows);
   for (int64_t panel = panel_begin; panel < panel_end; ++panel) {
     const int64_t output = panel * kPanelOutputs;
     const int64_t num_outputs = HWY_MIN(kPanelOutputs, weights.out_features - output);
     for (int64_t row = 0; row < num_rows; row += height) {
       const QuantisedRows tile{x.values + row * x.stride, x.stride, x.scales + row};
-      RunTile<Int8Tile>(HWY_MIN(height, num_rows - row), tile, weights.weights + output * weights.input_pairs * 2,
-                        weights.scales + output, weights.input_pairs, num_outputs,
-                        y + row * weights.out_features + output, weights.out_features);
+      run_tile<Int8Tile>(HWY_MIN(height, num_rows - row), tile, weights.weights + output * weights.input_pairs * 2,
+                         weights.scales + output, weights.input_pairs, num_outputs,
+                         y + row * weights.out_features + output, weights.out_features);
     }
   }
 }
 
-float QuantiseRow(const float* x, int64_t in_features, int32_t limit, int16_t* values) {
+float quantise(const float* x, int64_t in_features, int32_t limit, int16_t* values) {
   const hn::ScalableTag<float> df;
   const hn::RebindToSigned<decltype(df)> di;
   const hn::Rebind<int16_t, decltype(df)> dw;
@@ -147,16 +147,16 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace kvant::ops {
 
-HWY_EXPORT(MultiplyInt8Panels);
-HWY_EXPORT(QuantiseRow);
+HWY_EXPORT(multiply_panels);
+HWY_EXPORT(quantise);
 
 float quantise_row(const float* x, int64_t in_features, int32_t limit, int16_t* values) {
-  return HWY_DYNAMIC_DISPATCH(QuantiseRow)(x, in_features, limit, values);
+  return HWY_DYNAMIC_DISPATCH(quantise)(x, in_features, limit, values);
 }
 
 void multiply_int8_panels(const QuantisedRows& x, int64_t num_rows, const Int8Panels& weights, int64_t panel_begin,
                           int64_t panel_end, float* y) {
-  HWY_DYNAMIC_DISPATCH(MultiplyInt8Panels)(x, num_rows, weights, panel_begin, panel_end, y);
+  HWY_DYNAMIC_DISPATCH(multiply_panels)(x, num_rows, weights, panel_begin, panel_end, y);
 }
 
 }  // namespace kvant::ops

@@ -14,7 +14,7 @@ HWY_BEFORE_NAMESPACE();
 namespace kvant::ops::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-void RmsNormRow(const float* x, int64_t dim, const float* weight, float eps, float* out) {
+void norm_row(const float* x, int64_t dim, const float* weight, float eps, float* out) {
   const hn::ScalableTag<float> d;
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
   auto sum0 = hn::Zero(d);
@@ -43,17 +43,17 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace kvant::ops {
 
-HWY_EXPORT(RmsNormRow);
+HWY_EXPORT(norm_row);
 
 void rms_norm(const float* x, int64_t rows, int64_t dim, const float* weight, float eps, float* out, Stream stream) {
-  const auto row_norm = &HWY_DYNAMIC_DISPATCH(RmsNormRow);
+  const auto row_norm = &HWY_DYNAMIC_DISPATCH(norm_row);
   for_row_blocks(rows, dim, stream, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) row_norm(x + row * dim, dim, weight, eps, out + row * dim);
   });
 }
 
 void rms_norm_row(const float* x, int64_t dim, const float* weight, float eps, float* out) {
-  HWY_DYNAMIC_DISPATCH(RmsNormRow)(x, dim, weight, eps, out);
+  HWY_DYNAMIC_DISPATCH(norm_row)(x, dim, weight, eps, out);
 }
 
 }  // namespace kvant::ops

@@ -27,14 +27,14 @@ constexpr int64_t kTileRows = kVectors == 1 ? 12 : kVectors == 2 ? 6 : 2;
 
 /// Keeps the compiler from starting other rows before this sum is done, which would spill most sums to the stack.
 template <class V>
-HWY_INLINE void KeepInRegister([[maybe_unused]] V& sum) {
+HWY_INLINE void keep_in_register([[maybe_unused]] V& sum) {
 #if HWY_ARCH_X86
   asm volatile("" : "+v"(sum.raw));
 #endif
 }
 
 /// Stores a row's outputs of one panel; only `num_outputs` of them exist.
-HWY_INLINE void StorePanel(const hn::Vec<Floats>* outputs, int64_t num_outputs, float* y) {
+HWY_INLINE void store_panel(const hn::Vec<Floats>* outputs, int64_t num_outputs, float* y) {
   const Floats d;
   if (num_outputs == kPanelOutputs) {
     HWY_UNROLL(16) for (int64_t v = 0; v < kVectors; ++v) hn::StoreU(outputs[v], d, y + v * kLanes);
@@ -46,16 +46,16 @@ HWY_INLINE void StorePanel(const hn::Vec<Floats>* outputs, int64_t num_outputs, 
 }
 
 /// Height of the tiles that cut `num_rows` rows into as few and as even tiles as possible.
-constexpr int64_t TileHeight(int64_t num_rows) { return divide_up(num_rows, divide_up(num_rows, kTileRows)); }
+constexpr int64_t tile_height(int64_t num_rows) { return divide_up(num_rows, divide_up(num_rows, kTileRows)); }
 
-/// Calls `Tile::Run<rows>(args...)` with rows known at compile time, 1 to kTileRows.
+/// Calls `Tile::run<rows>(args...)` with rows known at compile time, 1 to kTileRows.
 template <class Tile, int64_t kRows = kTileRows, class... Args>
-HWY_INLINE void RunTile(int64_t rows, const Args&... args) {
+HWY_INLINE void run_tile(int64_t rows, const Args&... args) {
   if constexpr (kRows == 1) {
-    Tile::template Run<1>(args...);
+    Tile::template run<1>(args...);
   } else {
-    if (rows == kRows) return Tile::template Run<kRows>(args...);
-    RunTile<Tile, kRows - 1>(rows, args...);
+    if (rows == kRows) return Tile::template run<kRows>(args...);
+    run_tile<Tile, kRows - 1>(rows, args...);
   }
 }
 

@@ -18,7 +18,7 @@ HWY_BEFORE_NAMESPACE();
 namespace kvant::ops::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-void TurnHalves(float* head, const float* cosines, const float* sines, int64_t num_pairs) {
+void turn_halves(float* head, const float* cosines, const float* sines, int64_t num_pairs) {
   const hn::ScalableTag<float> d;
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
   float* first = head;
@@ -40,7 +40,7 @@ void TurnHalves(float* head, const float* cosines, const float* sines, int64_t n
   }
 }
 
-void TurnInterleaved(float* head, const float* cosines, const float* sines, int64_t num_pairs) {
+void turn_interleaved(float* head, const float* cosines, const float* sines, int64_t num_pairs) {
   const hn::ScalableTag<float> d;
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
   int64_t i = 0;
@@ -65,8 +65,8 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace kvant::ops {
 
-HWY_EXPORT(TurnHalves);
-HWY_EXPORT(TurnInterleaved);
+HWY_EXPORT(turn_halves);
+HWY_EXPORT(turn_interleaved);
 
 std::vector<float> llama3_frequency_factors(int32_t dim, double theta, const Llama3Scaling& scaling) {
   std::vector<float> factors(static_cast<size_t>(dim / 2));
@@ -160,8 +160,8 @@ void Rope::apply(float* x, int64_t num_heads, int64_t head_dim, int64_t token_st
   const auto num_pairs = static_cast<int64_t>(frequencies_.size());
   if (num_pairs == 0) return;
   KVANT_CHECK(params_.dim <= head_dim);
-  const auto turn =
-      params_.pairs == RopePairs::kHalves ? &HWY_DYNAMIC_DISPATCH(TurnHalves) : &HWY_DYNAMIC_DISPATCH(TurnInterleaved);
+  const auto turn = params_.pairs == RopePairs::kHalves ? &HWY_DYNAMIC_DISPATCH(turn_halves)
+                                                        : &HWY_DYNAMIC_DISPATCH(turn_interleaved);
   for_row_blocks(num_tokens_, num_heads * params_.dim, stream, [&](int64_t begin, int64_t end) {
     for (int64_t token = begin; token < end; ++token) {
       for (int64_t head = 0; head < num_heads; ++head) {

@@ -36,7 +36,6 @@ class ByteAutomaton {
   struct Thread {
     int32_t place;
     int32_t stack;
-    // NOLINTNEXTLINE(modernize-use-nullptr): clang-tidy takes the comparison's zero for a pointer
     friend auto operator<=>(const Thread&, const Thread&) = default;
   };
   struct StateData {
