@@ -69,13 +69,13 @@ def flashinfer_fa2(kv_format: str, batch: int, length: int, head_dim: int) -> li
         sm_scale=head_dim**-0.5, q_data_type=torch.bfloat16, kv_data_type=kv_type, o_data_type=torch.bfloat16,
     )  # fmt: skip
 
-    def plane(width: int) -> torch.Tensor:
+    def plane() -> torch.Tensor:
         if kv_format == "nvfp4":
-            return torch.randint(0, 256, (pages, KV_HEADS, PAGE, width // 2), dtype=torch.uint8, device="cuda")
-        return normal(pages, KV_HEADS, PAGE, width).to(kv_type)
+            return torch.randint(0, 256, (pages, KV_HEADS, PAGE, head_dim // 2), dtype=torch.uint8, device="cuda")
+        return normal(pages, KV_HEADS, PAGE, head_dim).to(kv_type)
 
     def step() -> Step:
-        cache, options = (plane(head_dim), plane(head_dim)), {}
+        cache, options = (plane(), plane()), {}
         if kv_format == "nvfp4":
             shape = (pages, KV_HEADS, PAGE, head_dim // 16)
             codes = [torch.randint(0x28, 0x38, shape, dtype=torch.uint8, device="cuda") for _ in range(2)]

@@ -6,6 +6,7 @@
 #include "ops/cuda/change_logits.cuh"
 #include "ops/cuda/draw.cuh"
 #include "ops/cuda/elementwise.cuh"
+#include "ops/cuda/few_rows.h"
 #include "ops/cuda/launch.cuh"
 #include "ops/cuda/logprobs.cuh"
 #include "ops/cuda/norm.cuh"
@@ -31,7 +32,7 @@ Status normalise(const NormArgs& args, void* stream) {
                           .out = static_cast<__nv_bfloat16*>(args.out),
                           .dim = static_cast<int32_t>(args.dim),
                           .epsilon = args.epsilon};
-  const bool many = args.num_rows > 32 && args.dim <= kManyRowsNormThreads * kNormHeld * 8;
+  const bool many = args.num_rows > kMostFewRows && args.dim <= kManyRowsNormThreads * kNormHeld * 8;
   return launch("norm", normalise_kernel, static_cast<unsigned>(args.num_rows),
                 many ? kManyRowsNormThreads : kNormThreads, params, stream);
 }

@@ -14,7 +14,7 @@
 namespace kvant::ops::cuda {
 namespace {
 
-using Any = FewRowsTraits<32, 1>;  // what all of them share, and the most sums that go through memory
+using Any = FewRowsTraits<kMostFewRows, 1>;  // what all of them share, and the most sums that go through memory
 
 /// What the kernel is built for.
 struct Kernel {
@@ -30,8 +30,7 @@ constexpr Kernel kernel() {
 }
 constexpr Kernel kKernels[] = {kernel<8, 1>(),  kernel<16, 1>(), kernel<32, 1>(), kernel<64, 1>(),
                                kernel<64, 2>(), kernel<64, 3>(), kernel<64, 4>()};
-constexpr FewRowsCut kShares{.outputs = Any::kMostOutputs};  // of up to 32 rows
-constexpr int32_t kMostRows = 64;
+constexpr FewRowsCut kShares{.outputs = Any::kMostOutputs};  // of up to kMostFewRows
 constexpr int32_t kMostOutputs = 256;
 static_assert(sizeof(CUtensorMap) == sizeof(FewRowsForm::map), "what FewRowsForm keeps");
 
@@ -154,7 +153,7 @@ FewRowsCut FewRows::choose_cut(int64_t out_features, int64_t in_features) const 
     const int64_t tiles = split > 1 ? 1 : divided_up(out_features, kMostOutputs * clusters);  // of a block
     const int64_t step = out_features % 16 == 0 ? 16 : 8;
     const int64_t outputs = divided_up(divided_up(out_features, clusters * tiles), step) * step;
-    const auto read = static_cast<double>(tiles * divided_up(num_chunks, split) * (outputs + kMostRows));
+    const auto read = static_cast<double>(tiles * divided_up(num_chunks, split) * (outputs + kMostManyRows));
     if (outputs > kMostOutputs || read >= least) continue;
     least = read;
     best = {.outputs = static_cast<int32_t>(outputs), .split = split};

@@ -11,7 +11,11 @@
 
 namespace kvant::ops::cuda {
 
-/// How products of more than 32 rows are cut. With fewer, blocks take equal shares of tiles of 64 outputs.
+/// Most rows of products whose blocks take equal shares of tiles of 64 outputs, and of those that are cut as FewRowsCut
+/// says.
+inline constexpr int kMostFewRows = 32, kMostManyRows = 64;
+
+/// How products of more than kMostFewRows rows are cut.
 struct FewRowsCut {
   int32_t outputs = 0;  ///< Of a tile, a multiple of 8; 0 = they are not taken.
   int32_t split = 1;    ///< Blocks of a cluster that share the inputs of a tile.
@@ -27,10 +31,10 @@ struct FewRowsForm {
 struct FewRowsWeight {
   int64_t out_features = 0;
   int64_t in_features = 0;
-  FewRowsForm few, many;  ///< Of up to 32 rows, and of up to 64.
+  FewRowsForm few, many;  ///< Of up to kMostFewRows, and of up to kMostManyRows.
 
-  const FewRowsForm& form(int64_t num_rows) const { return num_rows <= 32 ? few : many; }
-  bool takes(int64_t num_rows) const { return num_rows <= 64 && form(num_rows).cut.outputs > 0; }
+  const FewRowsForm& form(int64_t num_rows) const { return num_rows <= kMostFewRows ? few : many; }
+  bool takes(int64_t num_rows) const { return num_rows <= kMostManyRows && form(num_rows).cut.outputs > 0; }
   bool gates(int64_t num_rows) const {
     return takes(num_rows) && out_features % 16 == 0 && form(num_rows).cut.outputs % 16 == 0;
   }
@@ -56,7 +60,7 @@ class FewRows {
 
   /// `weight` stays where it is, in device memory. It takes no rows if its shape is not suited.
   Result<FewRowsWeight> describe(const void* weight, int64_t out_features, int64_t in_features) const;
-  /// With products of more than 32 rows cut so.
+  /// With products of more than kMostFewRows rows cut so.
   static Result<FewRowsWeight> describe(const void* weight, int64_t out_features, int64_t in_features, FewRowsCut cut);
   Status multiply(const FewRowsArgs& args, void* stream) const;
 

@@ -8,6 +8,7 @@
 #include <cuda_bf16.h>
 
 #include "ops/activation.h"
+#include "ops/cuda/few_rows.h"
 #include "ops/linear.h"
 
 namespace kvant::ops::cuda {
@@ -33,15 +34,15 @@ struct FewRowsTraits {
   static constexpr int kBarrierBytes = 2 * 8 * kMostStages;
   static constexpr int kSharedBytes = 1024 + kRingBytes + kBarrierBytes;  // stages are aligned by 1024
   static constexpr int kConsumers = 128 * kWarpgroups;
-  static constexpr int kCopiers = kRows < 64 ? 64 : 128;  // of x
+  static constexpr int kCopiers = kRows < kMostManyRows ? 64 : 128;  // of x
   static constexpr int kThreads = kConsumers + kCopiers + 32;
   /// With 1024 a thread has at most 64 registers, which leaves some for blocks of the norm after a product.
-  static constexpr int kBoundThreads = kRows > 32 ? 1024 : kThreads;
+  static constexpr int kBoundThreads = kRows > kMostFewRows ? 1024 : kThreads;
   static constexpr int kQuads = kRows / 8;  // of sums that a thread holds
   static constexpr int kGathered = 3;       // blocks whose sums a thread asks for at once
   /// Then blocks take whole tiles or a cluster's share of one: sums of many rows are slow to pass through memory. Else
   /// tiles are as large as they can be, and equal shares of them begin and end anywhere.
-  static constexpr bool kWholeTiles = kRows > 32;
+  static constexpr bool kWholeTiles = kRows > kMostFewRows;
   static constexpr int kShareStages = stages_of(kMostOutputs, kRows);
   static_assert(kSharedBytes <= 227 * 1024, "what a block can have");
 };
