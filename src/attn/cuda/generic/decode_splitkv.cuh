@@ -51,7 +51,7 @@ struct DecodeTraits {
   static constexpr int kVScales = kVRows + VRows::kBytes;
   static constexpr int kTileBytes = kVScales + kVScaleBytes;
   /// Tiles a warp handles at once: small ones share what a round costs, and overlap.
-  static constexpr int kRoundTiles = kTileBytes <= 2304 && kRowTiles <= 2 ? 2 : 1;
+  static constexpr int kRoundTiles = kTileBytes <= 2304 ? 2 : 1;
   /// Whether warps may work alone: not where they prepare each other's queries.
   static constexpr bool kAlone = !kSharedRows;
   /// Fewest tiles a block takes, so that little work is not cut into parts that cost more to merge.

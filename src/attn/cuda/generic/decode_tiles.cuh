@@ -97,25 +97,30 @@ class DecodeTiles : protected DecodePages<Traits> {
   using typename Base::LaneCopies;
   using typename Base::VCodec;
 
-  /// Products of the tile's 16 keys with all rows: c[n] holds keys g, g, g + 8, g + 8 by rows 2t, 2t + 1, 2t, 2t + 1.
-  template <class Tile>
-  __device__ __forceinline__ void products(const Tile& k, float (&c)[kRowTiles][4]) const {
+  /// Products of 16 keys of each tile with all rows: c[r][n] holds keys g, g, g + 8, g + 8 by rows 2t, 2t + 1, 2t,
+  /// 2t + 1.
+  template <class Tile, int kCount>
+  __device__ __forceinline__ void products(const Tile (&k)[kCount], float (&c)[kCount][kRowTiles][4]) const {
 #pragma unroll
-    for (int n = 0; n < kRowTiles; ++n)
+    for (int r = 0; r < kCount; ++r)
 #pragma unroll
-      for (int i = 0; i < 4; ++i) c[n][i] = 0.0f;
+      for (int n = 0; n < kRowTiles; ++n)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) c[r][n][i] = 0.0f;
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
-      uint32_t a[4];
-      k.fragment(step, a);
+      uint32_t a[kCount][4];
+#pragma unroll
+      for (int r = 0; r < kCount; ++r) k[r].fragment(step, a[r]);
 #pragma unroll
       for (int n = 0; n < kRowTiles; ++n) {
-        if constexpr (Traits::kSharedRows) {
-          const uint2 q = load_shared_8(q_lane_ + 256 * (kSteps * n + step));
-          mma(c[n], a, q.x, q.y);
-        } else {
-          mma(c[n], a, q_[n][step][0], q_[n][step][1]);
-        }
+        uint2 q;
+        if constexpr (Traits::kSharedRows)
+          q = load_shared_8(q_lane_ + 256 * (kSteps * n + step));
+        else
+          q = {q_[n][step][0], q_[n][step][1]};
+#pragma unroll
+        for (int r = 0; r < kCount; ++r) mma(c[r][n], a[r], q.x, q.y);
       }
     }
   }
@@ -430,13 +435,13 @@ class DecodeTiles : protected DecodePages<Traits> {
       commit_copies();
 
       float c[kRoundTiles][kRowTiles][4];
+      KTile<KCodec, kHeadDim> k[kRoundTiles];
 #pragma unroll
       for (int r = 0; r < kRoundTiles; ++r) {
         const uint32_t k_rows = from_ + r * Traits::kTileBytes;
-        KTile<KCodec, kHeadDim> k;
-        k.load(k_rows, k_rows + Traits::kKScales, k_read);
-        products(k, c[r]);
+        k[r].load(k_rows, k_rows + Traits::kKScales, k_read);
       }
+      products(k, c);
       const bool is_full = now.tile >= full_begin && now.tile <= full_last;
       const bool partly = !is_full || now.dead != 0;
       if (partly) [[unlikely]]
@@ -566,9 +571,9 @@ class DecodeTiles : protected DecodePages<Traits> {
       wait_copies<0>();
       __syncwarp();
       const uint32_t v_rows = stages_ + Traits::ExactRows::kBytes;
-      const ExactKTile<kLaneDims, kHeadDim> k{stages_, g_, t_};
+      const ExactKTile<kLaneDims, kHeadDim> k[1] = {{stages_, g_, t_}};
       float c[1][kRowTiles][4];
-      products(k, c[0]);
+      products(k, c);
       if (tile < s.full_begin || tile >= s.full_end) {
         hide(visible<1>(s, tile), c);
         VTile<F16, kHeadDim>::clear_rows(v_rows, 0, min(s.kv_len - tile * Traits::kTileTokens, Traits::kTileTokens),
