@@ -70,11 +70,12 @@ ConditionParams make_condition(const KeyConditioner& conditioner, int32_t head_d
 }
 
 /// Few rows are spread over more lanes, where a row still fits a warp.
-int32_t elements_of_lane(const KvLayout& layout, int64_t num_rows) {
-  constexpr int64_t kFewRows = 256;  // Measured: of twice as many, the blocks cost what the short code gives.
+int32_t elements_of_lane(const KvLayout& layout, ScalePolicy policy, int64_t num_rows) {
+  // Measured: of twice as many, the blocks cost what the short code gives.
+  const int64_t few_rows = policy == ScalePolicy::kSearch ? 1024 : 256;
   constexpr int32_t kLanes = 32;
   const bool fits = std::max(layout.head_dim_k, layout.head_dim_v) <= kLanes * kQuadUnit;
-  return fits && num_rows <= kFewRows ? kQuadUnit : kUnit;
+  return fits && num_rows <= few_rows ? kQuadUnit : kUnit;
 }
 
 }  // namespace
@@ -85,7 +86,7 @@ Status append(const AppendArgs& args, void* stream) {
   KVANT_RETURN_IF_ERROR(check_layout(layout));
   KVANT_RETURN_IF_ERROR(check_rows("append", args.num_tokens, layout));
   const int64_t num_rows = args.num_tokens * heads;
-  const int32_t elements = elements_of_lane(layout, num_rows);
+  const int32_t elements = elements_of_lane(layout, args.policy, num_rows);
   const AppendParams params{.rows = {{args.k, stride_or_dense(args.k_token_stride, heads, layout.head_dim_k),
                                       args.cache.scales.k, make_unit_grid(num_rows, layout.head_dim_k, elements)},
                                      {args.v, stride_or_dense(args.v_token_stride, heads, layout.head_dim_v),
@@ -108,16 +109,19 @@ Status age_pages(const AgeArgs& args, void* stream) {
   KVANT_RETURN_IF_ERROR(check_layout(layout));
   KVANT_RETURN_IF_ERROR(check_rows("age_pages", args.num_ages * layout.page_size, layout));
   const int64_t num_rows = args.num_ages * layout.rows_per_page();
-  const AgeParams params{
-      .ages = args.ages,
-      .base = make_page_pool(layout, args.cache.base),
-      .exact = make_page_pool(layout.exact(), args.cache.exact),
-      .grid = {make_unit_grid(num_rows, layout.head_dim_k), make_unit_grid(num_rows, layout.head_dim_v)},
-      .scales = {args.cache.scales.k, args.cache.scales.v},
-      .num_kv_heads = static_cast<uint32_t>(layout.num_kv_heads),
-      .page_shift = page_shift(layout),
-      .scale_count = args.cache.scales.count,
-      .policy = args.policy};
+  // Most entries pad the list: a request's page ages once in so many steps as it has tokens.
+  const int32_t elements = elements_of_lane(layout, args.policy, num_rows / 2);
+  const AgeParams params{.ages = args.ages,
+                         .base = make_page_pool(layout, args.cache.base),
+                         .exact = make_page_pool(layout.exact(), args.cache.exact),
+                         .grid = {make_unit_grid(num_rows, layout.head_dim_k, elements),
+                                  make_unit_grid(num_rows, layout.head_dim_v, elements)},
+                         .scales = {args.cache.scales.k, args.cache.scales.v},
+                         .num_kv_heads = static_cast<uint32_t>(layout.num_kv_heads),
+                         .page_shift = page_shift(layout),
+                         .scale_count = args.cache.scales.count,
+                         .elements = elements,
+                         .policy = args.policy};
   return launch_age(params, static_cast<cudaStream_t>(stream));
 }
 

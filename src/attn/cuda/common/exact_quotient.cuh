@@ -26,6 +26,15 @@ class ExactQuotient {
     low_ = fl_mul(__fmaf_rn(-divisor, reciprocal_, 1.0f), reciprocal_);
   }
 
+  /// The one that lane `lane` of every `width` lanes has. All lanes of the warp take part.
+  __device__ __forceinline__ ExactQuotient of_lane(int lane, int width) const {
+    ExactQuotient other = *this;
+    other.by_ = __shfl_sync(0xffffffffu, by_, lane, width);
+    other.reciprocal_ = __shfl_sync(0xffffffffu, reciprocal_, lane, width);
+    other.low_ = __shfl_sync(0xffffffffu, low_, lane, width);
+    return other;
+  }
+
   /// 1 / by, correctly rounded.
   __device__ __forceinline__ float reciprocal() const { return reciprocal_; }
 

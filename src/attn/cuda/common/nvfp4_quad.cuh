@@ -13,39 +13,95 @@ namespace detail {
 
 inline constexpr uint32_t kAllLanes = 0xffffffffu;
 
-/// Errors are summed in the order of the elements: a lane adds its own to what the lane before it has got, and so is
-/// one candidate behind it. The last lane compares the sums.
-__device__ __forceinline__ uint8_t best_scale_of_quad(const Nvfp4Magnitudes<kQuadUnit>& part, ScalePolicy policy) {
-  uint32_t scale = part.scale_for(scale_divisor(policy, 0));
-  if (policy == ScalePolicy::kAmax) return static_cast<uint8_t>(scale);
-  const float* divisors = kDivisors[policy == ScalePolicy::kSearch ? 1 : 0];
-  const int num_candidates = num_scale_candidates(policy), lane = static_cast<int>(threadIdx.x % 4);
-  uint32_t best = 0, next = scale;
-  float best_error = 0.0f, error = 0.0f;
+inline constexpr int kTriedByQuads = 3;  // scales at a time, each worked out by one lane
+static_assert(num_scale_candidates(ScalePolicy::kSearch) % kTriedByQuads == 0);
+
+/// Adds up the squares of a block's errors in the order of its elements, for each scale; right in its last lane. A lane
+/// goes on with the sum of the lane before it, once that is right.
+template <bool kShort>
+__device__ __forceinline__ void add_in_order(const float (&residuals)[kTriedByQuads][kQuadUnit],
+                                             float (&errors)[kTriedByQuads]) {
+#pragma unroll
+  for (int turn = 0; turn < 4; ++turn) {
+#pragma unroll
+    for (int j = 0; j < kTriedByQuads; ++j) errors[j] = turn == 0 ? 0.0f : __shfl_up_sync(kAllLanes, errors[j], 1, 4);
+#pragma unroll
+    for (int i = 0; i < kQuadUnit; ++i)
+#pragma unroll
+      for (int j = 0; j < kTriedByQuads; ++j)
+        errors[j] = kShort ? __fmaf_rn(residuals[j][i], residuals[j][i], errors[j])
+                           : fl_add(errors[j], fl_mul(residuals[j][i], residuals[j][i]));
+  }
+}
+
+/// kShort: of short values (are_short).
+template <bool kShort>
+__device__ __forceinline__ uint8_t best_scale_of_quad(const Nvfp4Magnitudes<kQuadUnit>& part, const float* divisors,
+                                                      int num_candidates) {
+  const int lane = static_cast<int>(threadIdx.x % 4);
+  uint32_t best = 0;
+  float best_error = 0.0f;
 #pragma unroll 1
-  for (int turn = 0; turn < num_candidates + 3; ++turn) {
-    const float error_before = __shfl_up_sync(kAllLanes, error, 1);
-    const uint32_t scale_before = __shfl_up_sync(kAllLanes, scale, 1);
-    scale = lane == 0 ? next : scale_before;
-    // The next scale is on its way while this one is tried.
-    next = part.scale_for(divisors[min(turn + 1, num_candidates - 1)]);
-    const float step = part.step(static_cast<uint8_t>(scale));
-    const ExactQuotient quotient(fl_mul(step, part.unscale));
-    error = part.add_errors<false>(lane == 0 ? 0.0f : error_before, step, quotient);
-    if (turn == lane || error < best_error) best = scale, best_error = error;
+  for (int first = 0; first < num_candidates; first += kTriedByQuads) {
+    // A scale that is tried twice is no better the second time.
+    const uint32_t own_scale = part.scale_for(divisors[min(first + min(lane, kTriedByQuads - 1), num_candidates - 1)]);
+    const float own_step = part.step(static_cast<uint8_t>(own_scale));
+    const ExactQuotient own_quotient(fl_mul(own_step, part.unscale));
+    const bool near = __all_sync(kAllLanes, own_quotient.near_is_enough()) != 0;
+    const bool exceed = __any_sync(kAllLanes, part.exceeds(own_quotient)) != 0;
+
+    uint32_t scales[kTriedByQuads];
+    float steps[kTriedByQuads], values[kTriedByQuads][kQuadUnit];
+#pragma unroll
+    for (int j = 0; j < kTriedByQuads; ++j) {
+      scales[j] = __shfl_sync(kAllLanes, own_scale, j, 4);
+      steps[j] = __shfl_sync(kAllLanes, own_step, j, 4);
+      if constexpr (kShort) {
+        const float reciprocal = __shfl_sync(kAllLanes, own_quotient.reciprocal(), j, 4);
+#pragma unroll
+        for (int i = 0; i < kQuadUnit; ++i) values[j][i] = fl_mul(part.unscaled[i], reciprocal);
+      } else {
+        const ExactQuotient quotient = own_quotient.of_lane(j, 4);
+#pragma unroll
+        for (int i = 0; i < kQuadUnit; ++i)
+          values[j][i] = near ? quotient.near(part.unscaled[i]) : quotient.rounded(part.unscaled[i]);
+      }
+    }
+    if (exceed) {
+#pragma unroll
+      for (auto& of_scale : values)
+#pragma unroll
+        for (float& value : of_scale) value = fminf(value, 6.0f);
+    }
+#pragma unroll
+    for (int j = 0; j < kTriedByQuads; ++j) {
+#pragma unroll
+      for (int i = 0; i < kQuadUnit; ++i) {
+        const float value = round_below_7(values[j][i]);
+        values[j][i] = kShort ? __fmaf_rn(value, steps[j], -part.x[i]) : fl_sub(fl_mul(value, steps[j]), part.x[i]);
+      }
+    }
+    float errors[kTriedByQuads];
+    add_in_order<kShort>(values, errors);
+#pragma unroll
+    for (int j = 0; j < kTriedByQuads; ++j)
+      if (first + j == 0 || errors[j] < best_error) best = scales[j], best_error = errors[j];
   }
   return static_cast<uint8_t>(__shfl_sync(kAllLanes, best, 3, 4));
+}
+
+__device__ __forceinline__ uint8_t best_scale_of_quad(const Nvfp4Magnitudes<kQuadUnit>& part, ScalePolicy policy) {
+  if (policy == ScalePolicy::kAmax) return part.scale_for(scale_divisor(ScalePolicy::kAmax, 0));
+  const float* divisors = kDivisors[policy == ScalePolicy::kSearch ? 1 : 0];
+  const int num_candidates = num_scale_candidates(policy);
+  return __all_sync(kAllLanes, are_short(part)) != 0 ? best_scale_of_quad<true>(part, divisors, num_candidates)
+                                                     : best_scale_of_quad<false>(part, divisors, num_candidates);
 }
 
 /// The word of eight codes that the lane and its neighbour have parts of.
 __device__ __forceinline__ uint32_t place_quad_codes(Nvfp4Magnitudes<kQuadUnit>& part, const float (&values)[kQuadUnit],
                                                      uint8_t scale, CodeOrder order) {
-  const float step = fl_mul(part.step(scale), part.unscale);
-  const ExactQuotient quotient(step);
-  if (quotient.near(fl_mul(part.amax, part.unscale)) >= 6.5f) {
-#pragma unroll
-    for (float& value : part.unscaled) value = fminf(value, fl_mul(6.5f, step));
-  }
+  const ExactQuotient quotient = part.quotient_for_codes(scale);
   uint32_t codes[kQuadUnit];
 #pragma unroll
   for (int i = 0; i < kQuadUnit; ++i) codes[i] = biased_e2m1_code(quotient.rounded(part.unscaled[i]));

@@ -23,13 +23,14 @@ __constant__ const float kDivisors[2][kMaxScaleCandidates] = {
      scale_divisor(ScalePolicy::kSearch, 6), scale_divisor(ScalePolicy::kSearch, 7),
      scale_divisor(ScalePolicy::kSearch, 8)}};
 
-/// The e2m1 value nearest to a quotient >= 0: adding 2^22 times its binade rounds at the step of the binade, to even
-/// codes.
-__device__ __forceinline__ float round_to_e2m1(float quotient) {
-  const float clamped = fminf(quotient, 6.0f);
-  const float binade = bits_to_float(float_to_bits(fmaxf(clamped, 1.0f)) & 0x7f800000u);
-  return __fmaf_rn(binade, -4194304.0f, __fmaf_rn(binade, 4194304.0f, clamped));
+/// The e2m1 value nearest to a quotient from 0 to below 7: adding 2^22 times its binade rounds at the step of the
+/// binade, to even codes.
+__device__ __forceinline__ float round_below_7(float quotient) {
+  const float binade = bits_to_float(float_to_bits(fmaxf(quotient, 1.0f)) & 0x7f800000u);
+  return __fmaf_rn(binade, -4194304.0f, __fmaf_rn(binade, 4194304.0f, quotient));
 }
+/// The same for any quotient >= 0.
+__device__ __forceinline__ float round_to_e2m1(float quotient) { return round_below_7(fminf(quotient, 6.0f)); }
 
 /// The code of a quotient from 0 to below 7, plus kCodeBias. Steps of 0.5, 1 and 2 give the codes 2q, q + 2 and q / 2 +
 /// 4; in each range the right one is the smallest. Adding 2^23 rounds to integers, to even ones from ties.
@@ -71,6 +72,20 @@ struct Nvfp4Magnitudes {
     return round_scale(quotient.rounded(fl_mul(amax, unscale)));
   }
   __device__ __forceinline__ float step(uint8_t scale) const { return fl_mul(expand_scale(scale), g); }
+  /// Whether some quotient may not be below 7.
+  __device__ __forceinline__ bool exceeds(const ExactQuotient& quotient) const {
+    return quotient.near(fl_mul(amax, unscale)) >= 6.9f;
+  }
+  /// What codes at a scale are made with, once what is beyond the largest is clamped.
+  __device__ __forceinline__ ExactQuotient quotient_for_codes(uint8_t scale) {
+    const float divisor = fl_mul(step(scale), unscale);
+    const ExactQuotient quotient(divisor);
+    if (quotient.near(fl_mul(amax, unscale)) >= 6.5f) {
+#pragma unroll
+      for (float& value : unscaled) value = fminf(value, fl_mul(6.5f, divisor));
+    }
+    return quotient;
+  }
 
   /// `error` and the squared errors of the elements at a scale. An error does not depend on signs.
   template <bool kNear>
@@ -88,11 +103,12 @@ struct Nvfp4Magnitudes {
 /// Whether every value has at most nine significant bits, as bf16 has, and lies far from the ends of the exponent
 /// range, and g is a power of two. Then what one product by a reciprocal rounds to is a nearest code, residuals and
 /// their squares are exact, and the two codes beside a tie have the same error: neither needs the quotient itself.
-__device__ __forceinline__ bool are_short(const Nvfp4Magnitudes<kUnit>& block) {
+template <int kElements>
+__device__ __forceinline__ bool are_short(const Nvfp4Magnitudes<kElements>& block) {
   uint32_t low_bits = (float_to_bits(block.g) & 0x007fffffu) == 0 ? 0 : 1;
   float least = 1.0f;
 #pragma unroll
-  for (int i = 0; i < kUnit; ++i) {
+  for (int i = 0; i < kElements; ++i) {
     low_bits |= float_to_bits(block.x[i]);
     least = fminf(least, block.x[i] == 0.0f ? 1.0f : block.x[i]);
   }
@@ -163,12 +179,7 @@ __device__ __forceinline__ uint8_t best_scale(const Nvfp4Magnitudes<kUnit>& bloc
 template <bool kPacked>
 __device__ __forceinline__ void place_codes(Nvfp4Magnitudes<kUnit>& block, uint32_t signs, uint8_t scale,
                                             uint32_t (&words)[2]) {
-  const float step = fl_mul(block.step(scale), block.unscale);
-  const ExactQuotient quotient(step);
-  if (quotient.near(fl_mul(block.amax, block.unscale)) >= 6.5f) {
-#pragma unroll
-    for (float& value : block.unscaled) value = fminf(value, fl_mul(6.5f, step));
-  }
+  const ExactQuotient quotient = block.quotient_for_codes(scale);
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     uint32_t magnitude_bits = 0, sign_bits = 0, bias = 0;

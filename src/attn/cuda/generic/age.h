@@ -18,6 +18,7 @@ struct AgeParams {
   uint32_t num_kv_heads;
   uint32_t page_shift;  // log2(page size)
   int32_t scale_count;  // 1 or num_kv_heads
+  int32_t elements;     // of a lane: 16, or 4 where a row then fits a warp
   ScalePolicy policy;
 };
 
