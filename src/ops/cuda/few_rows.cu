@@ -5,7 +5,6 @@
 #include <iterator>
 #include <limits>
 #include <numeric>
-#include <string>
 
 #include "core/cuda_status.h"
 #include "core/overlapped_launch.h"
@@ -32,7 +31,6 @@ constexpr Kernel kKernels[] = {kernel<8, 1>(),  kernel<16, 1>(), kernel<32, 1>()
                                kernel<64, 2>(), kernel<64, 3>(), kernel<64, 4>()};
 constexpr FewRowsCut kShares{.outputs = Any::kMostOutputs};  // of up to kMostFewRows
 constexpr int32_t kMostOutputs = 256;
-static_assert(sizeof(CUtensorMap) == sizeof(FewRowsForm::map), "what FewRowsForm keeps");
 
 int64_t divided_up(int64_t count, int64_t by) { return (count + by - 1) / by; }
 
@@ -73,42 +71,18 @@ Result<int32_t> count_clusters(unsigned split) {
   return count;
 }
 
-/// Boxes of `outputs` rows of the weight; gated, eight of one half beside eight of the other.
-Status make_map(const void* weight, int64_t out_features, int64_t in_features, int32_t outputs, bool gated,
-                std::array<std::byte, 128>& to) {
-  // The driver's library is not linked: programs built with CUDA start without one.
-  void* entry = nullptr;
-  cudaDriverEntryPointQueryResult found{};
-  KVANT_RETURN_IF_ERROR(
-      cuda_status(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000, cudaEnableDefault, &found),
-                  "cudaGetDriverEntryPointByVersion"));
-  if (entry == nullptr || found != cudaDriverEntryPointSuccess)
-    return {StatusCode::kUnsupported, "the CUDA driver has no cuTensorMapEncodeTiled; it must be of CUDA 12 or later"};
-  const auto row_bytes = 2 * static_cast<cuuint64_t>(in_features);
-  const auto columns = static_cast<cuuint64_t>(in_features), rows = static_cast<cuuint64_t>(out_features);
-  const auto box_rows = static_cast<cuuint32_t>(outputs);
-  const cuuint64_t plain_sizes[] = {columns, rows}, gated_sizes[] = {columns, 8, 2, rows / 16};
-  const cuuint64_t plain_strides[] = {row_bytes}, gated_strides[] = {row_bytes, rows / 2 * row_bytes, 8 * row_bytes};
-  const cuuint32_t plain_box[] = {kChunk, box_rows}, gated_box[] = {kChunk, 8, 2, box_rows / 16};
-  const cuuint32_t steps[] = {1, 1, 1, 1};
-  CUtensorMap map;
-  const CUresult result = reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(entry)(
-      &map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, gated ? 4 : 2, const_cast<void*>(weight),
-      gated ? gated_sizes : plain_sizes, gated ? gated_strides : plain_strides, gated ? gated_box : plain_box, steps,
-      CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-      CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  if (result != CUDA_SUCCESS)
-    return {StatusCode::kCudaError, "cuTensorMapEncodeTiled: error " + std::to_string(result)};
-  std::memcpy(to.data(), &map, sizeof(map));
-  return {};
-}
-
 Result<FewRowsForm> make_form(const void* weight, int64_t out_features, int64_t in_features, FewRowsCut cut) {
   FewRowsForm form{.cut = cut};
   if (cut.outputs == 0) return form;
-  KVANT_FAIL_IF_ERROR(make_map(weight, out_features, in_features, cut.outputs, false, form.map));
-  if (out_features % 16 == 0 && cut.outputs % 16 == 0)
-    KVANT_FAIL_IF_ERROR(make_map(weight, out_features, in_features, cut.outputs, true, form.gated_map));
+  const MatrixBoxes boxes{.matrix = weight,
+                          .num_rows = out_features,
+                          .num_columns = in_features,
+                          .box_rows = cut.outputs,
+                          .box_columns = kChunk};
+  KVANT_ASSIGN_OR_FAIL(form.map, make_tensor_map(boxes));
+  if (out_features % 16 == 0 && cut.outputs % 16 == 0) {
+    KVANT_ASSIGN_OR_FAIL(form.gated_map, make_gated_tensor_map(boxes));
+  }
   return form;
 }
 

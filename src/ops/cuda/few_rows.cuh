@@ -17,19 +17,6 @@
 namespace kvant::ops::cuda {
 namespace detail {
 
-/// Where a thread is in the ring.
-struct RingPlace {
-  int32_t num_stages;
-  int32_t stage;
-  uint32_t parity;
-
-  __device__ __forceinline__ void advance() {
-    if (++stage < num_stages) return;
-    stage = 0;
-    parity ^= 1;
-  }
-};
-
 /// Where a unit is in the weight, without a division for each of them.
 struct UnitPlace {
   int32_t num_chunks, tile_outputs;

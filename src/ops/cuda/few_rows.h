@@ -1,12 +1,12 @@
 #pragma once
 
 #include <array>
-#include <cstddef>
 #include <cstdint>
 #include <memory>
 
 #include "core/device_memory.h"
 #include "kvant/core/status.h"
+#include "ops/cuda/tensor_map.h"
 #include "ops/linear.h"
 
 namespace kvant::ops::cuda {
@@ -25,7 +25,7 @@ struct FewRowsCut {
 /// eight up channels.
 struct FewRowsForm {
   FewRowsCut cut;
-  std::array<std::byte, 128> map{}, gated_map{};
+  TensorMap map{}, gated_map{};
 };
 
 struct FewRowsWeight {

@@ -9,11 +9,11 @@
 
 #include "ops/activation.h"
 #include "ops/cuda/few_rows.h"
+#include "ops/cuda/ring.cuh"
 #include "ops/linear.h"
 
 namespace kvant::ops::cuda {
 
-inline constexpr int kChunk = 64;     // inputs of a stage
 inline constexpr int kMostSplit = 8;  // blocks of a cluster
 inline constexpr int kRingBytes = 218 * 1024;
 inline constexpr int kMostStages = 24;
@@ -66,14 +66,7 @@ struct FewRowsParams {
 
 namespace detail {
 
-/// Units [begin, end) of a block.
-struct Share {
-  int32_t begin, end;
-};
-__device__ __forceinline__ Share share_of(int32_t index, int32_t num_shares, int32_t count) {
-  return {count * index / num_shares, count * (index + 1) / num_shares};
-}
-/// The same, each part of `size`.
+/// Units of a block, of parts of `size`.
 __device__ __forceinline__ Share share_of(int32_t index, int32_t num_shares, int32_t count, int32_t size) {
   const Share share = share_of(index, num_shares, count);
   return {share.begin * size, share.end * size};

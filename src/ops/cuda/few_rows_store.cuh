@@ -19,15 +19,12 @@ __device__ __forceinline__ uint32_t transposed(float even, float odd) {
   return bits;
 }
 
-__device__ __forceinline__ float rounded(float x) { return __bfloat162float(__float2bfloat16(x)); }
-
 /// Sums of eight gate channels and their up channels, and rows row + 0..7. Outputs are counted as without gates.
 __device__ __forceinline__ void store_gated(const FewRowsParams& params, int32_t first, int32_t end, int32_t row,
                                             const float (&sums)[4]) {
   const auto lane = static_cast<int32_t>(threadIdx.x % 32);
-  // Rounded as where they are stored and a kernel of its own gates them.
-  const uint32_t both = transposed(gated(params.gate, rounded(sums[0]), rounded(sums[2])),
-                                   gated(params.gate, rounded(sums[1]), rounded(sums[3])));
+  const uint32_t both =
+      transposed(gated_rounded(params.gate, sums[0], sums[2]), gated_rounded(params.gate, sums[1], sums[3]));
   const int32_t width = params.out_features / 2, output = first / 2 + lane % 4 * 2;
   if (row + lane / 4 >= params.num_rows || first >= end) return;
   *reinterpret_cast<uint32_t*>(static_cast<__nv_bfloat16*>(params.y) + int64_t{row + lane / 4} * width + output) = both;

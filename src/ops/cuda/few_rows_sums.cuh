@@ -63,19 +63,6 @@ __device__ __forceinline__ uint32_t present(float value) {
   const uint32_t bits = __float_as_uint(value);
   return bits == kAbsent ? kOtherNan : bits;
 }
-__device__ __forceinline__ void put_quad(float4* to, const uint4& bits, uint64_t policy) {
-  asm volatile("st.relaxed.gpu.global.L2::cache_hint.v4.b32 [%0], {%1, %2, %3, %4}, %5;" ::"l"(to), "r"(bits.x),
-               "r"(bits.y), "r"(bits.z), "r"(bits.w), "l"(policy)
-               : "memory");
-}
-__device__ __forceinline__ uint4 take_quad(const float4* from, uint64_t policy) {
-  uint4 bits;
-  asm volatile("ld.relaxed.gpu.global.L2::cache_hint.v4.b32 {%0, %1, %2, %3}, [%4], %5;"
-               : "=r"(bits.x), "=r"(bits.y), "=r"(bits.z), "=r"(bits.w)
-               : "l"(from), "l"(policy)
-               : "memory");
-  return bits;
-}
 __device__ __forceinline__ bool has_come(const uint4& bits) {
   return bits.x != kAbsent && bits.y != kAbsent && bits.z != kAbsent && bits.w != kAbsent;
 }

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cuda_bf16.h>
+
 #include "ops/activation.h"
 
 namespace kvant::ops::cuda {
@@ -19,7 +21,16 @@ __device__ __forceinline__ float gated(const Gate& gate, float g, float u) {
       z = 1.702f * g;
       break;
   }
-  return g / (1.0f + __expf(-z)) * u;
+  // Results of approximations that would be denormal are zero.
+  float power, share;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(-1.4426950408889634f * z));
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(share) : "f"(1.0f + power));
+  return g * share * u;
+}
+
+/// As where both are stored and a kernel of its own gates them.
+__device__ __forceinline__ float gated_rounded(const Gate& gate, float g, float u) {
+  return gated(gate, __bfloat162float(__float2bfloat16(g)), __bfloat162float(__float2bfloat16(u)));
 }
 
 }  // namespace kvant::ops::cuda

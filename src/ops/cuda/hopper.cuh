@@ -87,6 +87,15 @@ template <int kThreads>
 __device__ __forceinline__ void meet() {
   asm volatile("bar.sync 1, %0;" ::"n"(kThreads) : "memory");
 }
+/// By all threads of a warpgroup, which then have so many registers each.
+template <int kCount>
+__device__ __forceinline__ void take_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kCount));
+}
+template <int kCount>
+__device__ __forceinline__ void give_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kCount));
+}
 __device__ __forceinline__ int32_t cluster_size() {
   int32_t size;
   asm("mov.u32 %0, %cluster_nctaid.x;" : "=r"(size));
@@ -136,6 +145,13 @@ __device__ __forceinline__ void wait_mma() {
 
 #define KVANT_D(i) "+f"(d[i][0]), "+f"(d[i][1]), "+f"(d[i][2]), "+f"(d[i][3])
 #define KVANT_D4(i) KVANT_D(i), KVANT_D(i + 1), KVANT_D(i + 2), KVANT_D(i + 3)
+#define KVANT_D8(i) KVANT_D4(i), KVANT_D4(i + 4)
+#define KVANT_R0 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+#define KVANT_R16 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define KVANT_R32 "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
+#define KVANT_R48 "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define KVANT_R64 "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"
+#define KVANT_R80 "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
 #define KVANT_MMA(width, registers, a, b, add)                                             \
   "{.reg .pred p;\n setp.ne.b32 p, %" add ", 0;\n wgmma.mma_async.sync.aligned.m64n" width \
   "k16.f32.bf16.bf16 {" registers "}, %" a ", %" b ", p, 1, 1, 0, 0;\n}"
@@ -143,29 +159,48 @@ __device__ __forceinline__ void wait_mma() {
 /// D (64 x 8 kTiles, fp32; overwritten unless `add`) += A B over 16 steps of the reduction.
 template <int kTiles>
 __device__ __forceinline__ void mma(float (&d)[kTiles][4], uint64_t a, uint64_t b, bool add) {
-  static_assert(kTiles == 1 || kTiles == 2 || kTiles == 4 || kTiles == 8, "widths that are built");
+  const int adds = add ? 1 : 0;
   if constexpr (kTiles == 1) {
-    asm volatile(KVANT_MMA("8", "%0, %1, %2, %3", "4", "5", "6") : KVANT_D(0) : "l"(a), "l"(b), "r"(add ? 1 : 0));
+    asm volatile(KVANT_MMA("8", "%0, %1, %2, %3", "4", "5", "6") : KVANT_D(0) : "l"(a), "l"(b), "r"(adds));
   } else if constexpr (kTiles == 2) {
     asm volatile(KVANT_MMA("16", "%0, %1, %2, %3, %4, %5, %6, %7", "8", "9", "10")
                  : KVANT_D(0), KVANT_D(1)
-                 : "l"(a), "l"(b), "r"(add ? 1 : 0));
+                 : "l"(a), "l"(b), "r"(adds));
   } else if constexpr (kTiles == 4) {
+    asm volatile(KVANT_MMA("32", KVANT_R0, "16", "17", "18") : KVANT_D4(0) : "l"(a), "l"(b), "r"(adds));
+  } else if constexpr (kTiles == 8) {
+    asm volatile(KVANT_MMA("64", KVANT_R0 ", " KVANT_R16, "32", "33", "34") : KVANT_D8(0) : "l"(a), "l"(b), "r"(adds));
+  } else if constexpr (kTiles == 12) {
+    asm volatile(KVANT_MMA("96", KVANT_R0 ", " KVANT_R16 ", " KVANT_R32, "48", "49", "50")
+                 : KVANT_D8(0), KVANT_D4(8)
+                 : "l"(a), "l"(b), "r"(adds));
+  } else if constexpr (kTiles == 16) {
+    asm volatile(KVANT_MMA("128", KVANT_R0 ", " KVANT_R16 ", " KVANT_R32 ", " KVANT_R48, "64", "65", "66")
+                 : KVANT_D8(0), KVANT_D8(8)
+                 : "l"(a), "l"(b), "r"(adds));
+  } else if constexpr (kTiles == 20) {
     asm volatile(
-        KVANT_MMA("32", "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15", "16", "17", "18")
-        : KVANT_D4(0)
-        : "l"(a), "l"(b), "r"(add ? 1 : 0));
+        KVANT_MMA("160", KVANT_R0 ", " KVANT_R16 ", " KVANT_R32 ", " KVANT_R48 ", " KVANT_R64, "80", "81", "82")
+        : KVANT_D8(0), KVANT_D8(8), KVANT_D4(16)
+        : "l"(a), "l"(b), "r"(adds));
+  } else if constexpr (kTiles == 24) {
+    asm volatile(KVANT_MMA("192", KVANT_R0 ", " KVANT_R16 ", " KVANT_R32 ", " KVANT_R48 ", " KVANT_R64 ", " KVANT_R80,
+                           "96", "97", "98")
+                 : KVANT_D8(0), KVANT_D8(8), KVANT_D8(16)
+                 : "l"(a), "l"(b), "r"(adds));
   } else {
-    asm volatile(KVANT_MMA("64",
-                           "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "
-                           "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31",
-                           "32", "33", "34")
-                 : KVANT_D4(0), KVANT_D4(4)
-                 : "l"(a), "l"(b), "r"(add ? 1 : 0));
+    static_assert(kTiles == 0, "a width that is not built");
   }
 }
 
 #undef KVANT_MMA
+#undef KVANT_R0
+#undef KVANT_R16
+#undef KVANT_R32
+#undef KVANT_R48
+#undef KVANT_R64
+#undef KVANT_R80
+#undef KVANT_D8
 #undef KVANT_D4
 #undef KVANT_D
 

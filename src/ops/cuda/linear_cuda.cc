@@ -14,6 +14,7 @@
 #include "core/cuda_status.h"
 #include "core/device_memory.h"
 #include "core/float_bits.h"
+#include "ops/cuda/batch_rows.h"
 #include "ops/cuda/cublas_lt.h"
 #include "ops/cuda/few_rows.h"
 #include "ops/cuda/one_row.h"
@@ -63,6 +64,7 @@ class Context final : public LinearContext {
     KVANT_ASSIGN_OR_FAIL(context->workspace_,
                          DeviceBuffer::create(MemoryKind::kCuda, kWorkspaceBytes, "cuBLASLt's workspace"));
     KVANT_ASSIGN_OR_FAIL(context->few_rows_, FewRows::create(stream));
+    KVANT_ASSIGN_OR_FAIL(context->batch_rows_, BatchRows::create());
     for (Staging& staging : context->staging_) {
       KVANT_ASSIGN_OR_FAIL(staging.memory, DeviceBuffer::create(MemoryKind::kPinned, kStagingBytes, "weight uploads"));
       KVANT_FAIL_IF_ERROR(
@@ -78,8 +80,9 @@ class Context final : public LinearContext {
       if (staging.sent != nullptr) static_cast<void>(cudaEventDestroy(staging.sent));
   }
 
-  /// Null where the device has none.
+  /// Null where the device has no such kernels.
   const FewRows* few_rows() const { return few_rows_.get(); }
+  const BatchRows* batch_rows() const { return batch_rows_.get(); }
 
   /// Rows of a checkpoint to bf16 in device memory, a piece at a time: one is made while the other is sent.
   Status upload(const WeightRows& rows, int64_t num_rows, int64_t columns, std::byte* to) {
@@ -190,6 +193,7 @@ class Context final : public LinearContext {
   cublasLtHandle_t handle_ = nullptr;
   DeviceBuffer workspace_;
   std::unique_ptr<FewRows> few_rows_;
+  std::unique_ptr<BatchRows> batch_rows_;
   std::map<Shape, std::unique_ptr<Plan>> plans_;
   std::array<Staging, 2> staging_;
   uint64_t next_staging_ = 0;
@@ -199,12 +203,13 @@ class Context final : public LinearContext {
 class CudaLinear final : public Linear {
  public:
   CudaLinear(Context& context, int64_t out_features, int64_t in_features, DeviceBuffer weight,
-             std::optional<FewRowsWeight> few_rows)
+             std::optional<FewRowsWeight> few_rows, std::optional<BatchRowsWeight> batch_rows)
       : context_(context),
         out_features_(out_features),
         in_features_(in_features),
         weight_(std::move(weight)),
-        few_rows_(few_rows) {}
+        few_rows_(few_rows),
+        batch_rows_(batch_rows) {}
 
   Status run(const LinearArgs& args, Stream stream) override {
     if (args.num_rows == 0) return {};
@@ -224,12 +229,24 @@ class CudaLinear final : public Linear {
                                             .output = args.output,
                                             .gate = args.gate},
                                            stream.cuda);
+    if (batch_rows_ && batch_rows_->takes(args.num_rows, args.output))
+      return context_.batch_rows()->multiply({.weight = &*batch_rows_,
+                                              .x = args.x,
+                                              .y = args.y,
+                                              .num_rows = args.num_rows,
+                                              .output = args.output,
+                                              .gate = args.gate},
+                                             stream.cuda);
     return context_.multiply(
         {.out_features = out_features_, .in_features = in_features_, .num_rows = args.num_rows, .output = args.output},
         weight_.data(), args, stream.cuda);
   }
 
-  bool gates(int64_t num_rows) const override { return num_rows > 1 && few_rows_ && few_rows_->gates(num_rows); }
+  bool gates(int64_t num_rows) const override {
+    if (num_rows <= 1) return false;
+    if (few_rows_ && few_rows_->takes(num_rows)) return few_rows_->gates(num_rows);
+    return batch_rows_ && batch_rows_->takes(num_rows, LinearOutput::kGated);
+  }
 
   int64_t out_features() const override { return out_features_; }
   int64_t in_features() const override { return in_features_; }
@@ -242,6 +259,7 @@ class CudaLinear final : public Linear {
   int64_t in_features_;
   DeviceBuffer weight_;
   std::optional<FewRowsWeight> few_rows_;
+  std::optional<BatchRowsWeight> batch_rows_;
 };
 
 }  // namespace
@@ -261,7 +279,11 @@ Result<std::unique_ptr<Linear>> create_linear(int64_t out_features, int64_t in_f
   if (const FewRows* few = shared->few_rows(); few != nullptr) {
     KVANT_ASSIGN_OR_FAIL(few_rows, few->describe(weight.data(), out_features, in_features));
   }
-  return std::make_unique<CudaLinear>(*shared, out_features, in_features, std::move(weight), few_rows);
+  std::optional<BatchRowsWeight> batch_rows;
+  if (const BatchRows* batch = shared->batch_rows(); batch != nullptr) {
+    KVANT_ASSIGN_OR_FAIL(batch_rows, batch->describe(weight.data(), out_features, in_features));
+  }
+  return std::make_unique<CudaLinear>(*shared, out_features, in_features, std::move(weight), few_rows, batch_rows);
 }
 
 }  // namespace kvant::ops::cuda
