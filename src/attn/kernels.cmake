@@ -159,7 +159,7 @@ function(kvant_instantiate_shared)
           set(traits "DecodeSharedTraits<${codec}, ${codec}, ${head_dim}, ${row_tiles}, ${exact}>")
           set(file "${CMAKE_CURRENT_BINARY_DIR}/kernels/${function}.cu")
           file(GENERATE OUTPUT ${file} CONTENT
-            "#include \"attn/cuda/sm90/decode_shared.cuh\"\n\nnamespace kvant::attn::cuda {\n\nKernelImage ${function}() { return decode_shared_image<${traits}>(); }\nint32_t ${function}_bytes(int32_t max_requests) { return decode_shared_team_bytes<${traits}>(max_requests); }\n\n}  // namespace kvant::attn::cuda\n")
+            "#include \"attn/cuda/sm90/decode_shared.cuh\"\n\nnamespace kvant::attn::cuda {\n\nKernelImage ${function}() { return decode_shared_image<${traits}>(); }\nint32_t ${function}_bytes(int32_t max_requests) { return decode_shared_bytes<${traits}>(max_requests); }\n\n}  // namespace kvant::attn::cuda\n")
           list(APPEND sources ${file})
           string(APPEND declarations "KernelImage ${function}();\nint32_t ${function}_bytes(int32_t max_requests);\n")
           string(APPEND rows

@@ -103,6 +103,11 @@ std::vector<SharedSpec> shared_problems() {
       s.desc.num_q_heads = 16, s.desc.layout.num_kv_heads = 8;
       for (int32_t& length : s.kv_lens) length = 100;
     });
+    // Teams and warps with more items than they can put off merging, and items of shared pages by the dozen.
+    add(format, "many_short", 310, 1, 0, {{0, 300, 4}}, [](ProblemSpec& s) {
+      s.desc.num_q_heads = 16, s.desc.layout.num_kv_heads = 8;
+      for (size_t r = 0; r < s.kv_lens.size(); ++r) s.kv_lens[r] = r < 300 ? static_cast<int32_t>(65 + r % 15) : 6000;
+    });
     // What falls to the plain kernels.
     add(
         format, "window", 6, 1, 400, {}, [](ProblemSpec& s) { s.desc.window = 50; }, false);

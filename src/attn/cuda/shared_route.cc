@@ -43,14 +43,14 @@ SharedCut cut_shared(const SharedDecodeInstance& instance, int32_t num_blocks, c
 /// Measured on an H200.
 SharedCosts costs_of(KvFormat format) {
   switch (format) {
-    case KvFormat::kE4m3: return {.tile = 15.5f, .unit = 307.0f};
-    case KvFormat::kNvfp4: return {.tile = 18.4f, .unit = 330.0f};
+    case KvFormat::kE4m3: return {.tile = 12.3f, .unit = 140.0f};
+    case KvFormat::kNvfp4: return {.tile = 15.9f, .unit = 110.0f};
     case KvFormat::kBf16:
     case KvFormat::kF16:
     case KvFormat::kF32:
     case KvFormat::kE5m2: break;
   }
-  return {.tile = 12.6f, .unit = 480.0f};
+  return {.tile = 6.8f, .unit = 63.0f};
 }
 
 SharedRows shared_rows(const AttnPlan& plan, const AttnArgs& args, const SharedCut& cut) {
@@ -90,7 +90,7 @@ Status add_shared_route(const AttnDesc& desc, const AttnLimits& limits, const De
   });
   if (instance == instances.end()) return {};
   const KernelImage image = instance->image();
-  const int32_t bytes = std::max(image.shared_bytes, image.teams * instance->team_bytes(limits.max_requests));
+  const int32_t bytes = instance->shared_bytes(limits.max_requests);
   if (bytes > device.shared_memory_per_block) return {};
   KVANT_ASSIGN_OR_RETURN(const int32_t num_blocks, count_blocks(image, bytes, kMaxDecodeBlocks / image.teams, device));
   route.launch.shared_kernel = static_cast<int32_t>(instance - instances.begin());
@@ -125,7 +125,6 @@ Status launch_shared(const AttnPlan& plan, const AttnArgs& args, void* stream) {
   prefix.draft_mask = DraftMask::kFull;
   prefix.cp_rank = 0, prefix.cp_size = prefix.cp_interleave = 1;
   params.costs = costs_of(instance.format);
-  params.team_bytes = instance.team_bytes(plan.limits().max_requests);
   return launch_blocks(plan, image, config.shared_num_blocks, config.shared_kernel_bytes, &params, true, stream);
 }
 

@@ -56,6 +56,15 @@ __device__ __forceinline__ uint32_t add_release_acquire(uint32_t* counter, uint3
   return before;
 }
 
+__device__ __forceinline__ void add_release(uint32_t* counter, uint32_t value) {
+  asm volatile("red.add.release.gpu.global.u32 [%0], %1;" ::"l"(counter), "r"(value) : "memory");
+}
+__device__ __forceinline__ uint32_t load_acquire(const uint32_t* counter) {
+  uint32_t value;
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(counter) : "memory");
+  return value;
+}
+
 __device__ __forceinline__ uint32_t shared_address(const void* p) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(p));
 }

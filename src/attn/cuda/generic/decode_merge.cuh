@@ -32,6 +32,7 @@ class DecodeMerge : protected DecodeTiles<Traits> {
   using Base::shared_;
   using Base::stages_;
   using Base::sum_;
+  using Base::sync_team;
   using Base::t_;
   using Base::to_;
   using Base::warp_;
@@ -69,23 +70,33 @@ class DecodeMerge : protected DecodeTiles<Traits> {
     return true;
   }
 
-  /// The item's rows are those of its own pages; the last of them and of the shared pages to come merges both.
+  /// The item's rows are those of its own pages. They are merged with those of the shared pages at the end, when parts
+  /// of these are likely to be there: until then there is other work to do.
   __device__ __forceinline__ void settle(const detail::Segment& s) {
     if (!is_shared(s)) return;
-    if (alone()) {
-      const bool last = lane_ == 0 && arrive_at_shared(p_.shared, s.request, s.head, shared_.part_tiles);
-      const bool any = __any_sync(0xffffffffu, last) != 0;
-      __syncwarp();  // What the one has seen written all may read.
-      if (any) merge_shared_rows(p_.shared, s.request, s.head, shared_.part_tiles, lane_, 32);
-      __syncwarp();  // The segment has been read.
-      return;
+    auto& later = shared_.later[alone() ? warp_ : 0];
+    if (later.count == detail::Later::kMost) merge_shared(&merge_shared_rows_apart);
+    sync_team();
+    if ((alone() ? lane_ : threadIdx.x) == 0) {
+      later.items[later.count] = make_int2(s.request, s.head);
+      ++later.count;
     }
-    if (threadIdx.x == 0) shared_.is_last = arrive_at_shared(p_.shared, s.request, s.head, shared_.part_tiles) ? 1 : 0;
-    this->sync_block();
-    if (shared_.is_last != 0)
-      merge_shared_rows(p_.shared, s.request, s.head, shared_.part_tiles, static_cast<int32_t>(threadIdx.x),
-                        Traits::kThreads);
-    this->sync_block();
+    sync_team();
+  }
+  /// Merges what settle has put off.
+  template <class MergeRows>
+  __device__ __forceinline__ void merge_shared(const MergeRows& merge_rows) {
+    auto& later = shared_.later[alone() ? warp_ : 0];
+    const int32_t thread = alone() ? lane_ : static_cast<int32_t>(threadIdx.x), count = later.count;
+    if (thread < count) wait_for_parts(p_.shared, later.items[thread].x, later.items[thread].y, shared_.part_tiles);
+    sync_team();  // What one thread has seen written all may read.
+#pragma unroll 1
+    for (int32_t i = 0; i < count; ++i)
+      merge_rows(p_.shared, later.items[i].x, later.items[i].y, shared_.part_tiles, thread,
+                 alone() ? 32 : Traits::kThreads);
+    sync_team();
+    if (thread == 0) later.count = 0;
+    sync_team();
   }
 
   /// Where a chunk leaves a row of its part: at most one item reaches into it from before, and one starts there and

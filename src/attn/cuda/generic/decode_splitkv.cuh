@@ -226,17 +226,18 @@ class DecodeBlock : private DecodeCluster<Traits> {
           if constexpr (Traits::kShares) {
             if (written) settle(s);
           }
-          if (has_one(sharing())) return;
+          if (has_one(sharing())) break;
           continue;
         }
         leave_sums();
       } else {
-        if (!in_cluster()) return;
+        if (!in_cluster()) break;
         leave_nothing();
       }
       finish_in_cluster(s);
       return;
     }
+    if constexpr (Traits::kShares) this->merge_shared(&merge_shared_rows);
   }
 
   __device__ __forceinline__ bool has_chunk(const detail::Chunks& chunks) const {

@@ -372,7 +372,7 @@ class DecodeWork : protected DecodeContext<Traits> {
       const Extent e = extent(r);
       const int32_t tiles = max(e.tiles(), 0);
       const int32_t items = e.row_tiles * p_.num_kv_heads;
-      prefix_[r + 1] = tiles * items;
+      if constexpr (!Traits::kShares) prefix_[r + 1] = tiles * items;
       sum += tiles * items;
       if (tiles * items == 0) continue;
       num_items += items;
@@ -394,7 +394,13 @@ class DecodeWork : protected DecodeContext<Traits> {
     }
     const detail::Chunks chunks = cut(total, least == most ? most : 0, num_items);
     for (int32_t r = first; r < last; ++r) {
-      running += prefix_[r + 1];
+      if constexpr (Traits::kShares) {
+        // Teams of a block share the prefix: each writes what the others do, and nothing else.
+        const Extent e = extent(r);
+        running += max(e.tiles(), 0) * e.row_tiles * p_.num_kv_heads;
+      } else {
+        running += prefix_[r + 1];
+      }
       prefix_[r + 1] = chunks.item > 0 ? running / most * chunks.item : running;
     }
     if (threadIdx.x == 0) {

@@ -35,11 +35,17 @@ class PrefillFinish : protected PrefillTiles<Traits> {
     int32_t begin, end;
     int32_t tiles;  ///< Of a share, 0 when items are whole.
   };
-  __device__ __forceinline__ Share share_of_block() const {
+  __device__ __forceinline__ Share share_of_block() {
     const auto grid = static_cast<int32_t>(gridDim.x), block = static_cast<int32_t>(blockIdx.x);
-    int32_t total = scan_prefill_requests<Traits>(p_, shared_, true);
+    const auto scan = [&](bool whole) {
+      if constexpr (Traits::kPipelined)
+        return this->scan_requests(whole);
+      else
+        return scan_prefill_requests<Traits>(p_, shared_, whole);
+    };
+    int32_t total = scan(true);
     if (p_.batch_invariant || total >= Base::kItemsPerBlock * grid) return {min(block, total), total, 0};
-    total = scan_prefill_requests<Traits>(p_, shared_, false);
+    total = scan(false);
     const int32_t tiles = max((total + grid - 1) / grid, Base::kMinShare);
     const int32_t begin = min(block * tiles, total);
     return {begin, min(begin + tiles, total), tiles};

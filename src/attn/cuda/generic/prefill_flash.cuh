@@ -39,7 +39,7 @@ struct PrefillTraits {
   using OutRows = OperandRows<kDimV>;
   using Products = PrefillProducts<PrefillTraits>;
   /// All threads do everything together.
-  static constexpr bool kRoles = false;
+  static constexpr bool kRoles = false, kPipelined = false;
   static constexpr int kWorkers = kThreads, kQueryThreads = kThreads, kBringers = kThreads, kFirstBringer = 0;
   static constexpr int kRawStages = 1;
   static constexpr bool kRowsAtOnce = false;

@@ -51,28 +51,49 @@ class PrefillQueries : protected PrefillWork<Traits> {
   /// Asks for all rows before it looks at the first: nothing else hides how long they take to come.
   __device__ __forceinline__ void load_rows_at_once(const PrefillSegment& s) const {
     const int channel = 8 * chunk_of_thread();
-    uint4 raw[kRowRounds];
-#pragma unroll
-    for (int i = 0; i < kRowRounds; ++i) {
-      const int row = row_of_round(i);
-      raw[i] = make_uint4(0, 0, 0, 0);
-      if (row < s.num_rows && channel < p_.head_dim_k)
-        raw[i] = *reinterpret_cast<const uint4*>(static_cast<const uint16_t*>(p_.q) +
-                                                 q_row_index(s, row) * p_.head_dim_k + channel);
-    }
-#pragma unroll
-    for (int i = 0; i < kRowRounds; ++i) {
-      Row x;
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const uint32_t pair = (&raw[i].x)[j];
-        const float2 both = p_.q_dtype == DType::kBf16
-                                ? make_float2(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u))
-                                : __half22float2(*reinterpret_cast<const __half2*>(&pair));
-        x[0][2 * j] = both.x, x[0][2 * j + 1] = both.y;
+    if constexpr (Traits::kPipelined) {
+      // By way of the operand's place, in loops: this code runs once an item, and mostly for the first time.
+      const uint32_t to = shared_address(shared_.q);
+#pragma unroll 1
+      for (int i = 0; i < kRowRounds; ++i) {
+        const int row = row_of_round(i);
+        const bool exists = row < s.num_rows && channel < p_.head_dim_k;
+        copy_async_16_or_zero(
+            to + QRows::offset(row, chunk_of_thread()),
+            static_cast<const uint16_t*>(p_.q) + (exists ? q_row_index(s, row) * p_.head_dim_k + channel : 0), exists);
       }
-      keep_row<false>(s, row_of_round(i), row_of_round(i) < s.num_rows, x);
+      commit_copies();
+      wait_copies<0>();
+#pragma unroll 1
+      for (int i = 0; i < kRowRounds; ++i) {
+        const int row = row_of_round(i);
+        keep_raw(s, row, load_shared_16(to + QRows::offset(row, chunk_of_thread())));
+      }
+    } else {
+      uint4 raw[kRowRounds];
+#pragma unroll
+      for (int i = 0; i < kRowRounds; ++i) {
+        const int row = row_of_round(i);
+        raw[i] = make_uint4(0, 0, 0, 0);
+        if (row < s.num_rows && channel < p_.head_dim_k)
+          raw[i] = *reinterpret_cast<const uint4*>(static_cast<const uint16_t*>(p_.q) +
+                                                   q_row_index(s, row) * p_.head_dim_k + channel);
+      }
+#pragma unroll
+      for (int i = 0; i < kRowRounds; ++i) keep_raw(s, row_of_round(i), raw[i]);
     }
+  }
+  __device__ __forceinline__ void keep_raw(const PrefillSegment& s, int row, const uint4& raw) const {
+    Row x;
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const uint32_t pair = (&raw.x)[j];
+      const float2 both = p_.q_dtype == DType::kBf16
+                              ? make_float2(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u))
+                              : __half22float2(*reinterpret_cast<const __half2*>(&pair));
+      x[0][2 * j] = both.x, x[0][2 * j + 1] = both.y;
+    }
+    keep_row<false>(s, row, row < s.num_rows, x);
   }
 
   __device__ __forceinline__ static int chunk_of_thread() { return static_cast<int>(Traits::thread()) % kRowThreads; }

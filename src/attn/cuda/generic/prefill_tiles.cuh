@@ -203,44 +203,59 @@ class PrefillTiles : protected PrefillPages<Traits> {
   __device__ __forceinline__ void softmax(Scores& c, const Factors& factors) {
 #pragma unroll
     for (int m = 0; m < kRowTiles; ++m) {
-      const float(&factor)[2] = factors[m];
       float top[2];
-      bool outgrown = false;
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        top[h] = fmaxf(c[m][0][2 * h], c[m][0][2 * h + 1]);
-#pragma unroll
-        for (int n = 1; n < kKeyTiles; ++n) top[h] = fmaxf(top[h], fmaxf(c[m][n][2 * h], c[m][n][2 * h + 1]));
-        top[h] *= factor[h];
-        outgrown |= top[h] > limit_[m][h] + kSlack;
+      if (has_outgrown(m, c, factors, top)) {
+        float shrink[2];
+        move_reference(m, top, shrink);
+        shrink_values(m, shrink);
       }
-      if (__any_sync(0xffffffffu, outgrown)) rescale(m, top);
-#pragma unroll
-      for (int n = 0; n < kKeyTiles; ++n) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          c[m][n][i] = exp2_approx(fmaf(c[m][n][i], factor[i / 2], -limit_[m][i / 2]));
-          sum_[m][i / 2] += c[m][n][i];
-        }
-      }
+      weigh(m, c, factors);
     }
   }
 
- private:
-  __device__ __forceinline__ void rescale(int m, const float (&top)[2]) {
+  /// Whether a score of the warp's rows has outgrown its row's reference; the largest of each.
+  __device__ __forceinline__ bool has_outgrown(int m, const Scores& c, const Factors& factors, float (&top)[2]) const {
+    bool outgrown = false;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      top[h] = fmaxf(c[m][0][2 * h], c[m][0][2 * h + 1]);
+#pragma unroll
+      for (int n = 1; n < kKeyTiles; ++n) top[h] = fmaxf(top[h], fmaxf(c[m][n][2 * h], c[m][n][2 * h + 1]));
+      top[h] *= factors[m][h];
+      outgrown |= top[h] > limit_[m][h] + kSlack;
+    }
+    return __any_sync(0xffffffffu, outgrown) != 0;
+  }
+  /// Sums follow at once, values by what they must shrink.
+  __device__ __forceinline__ void move_reference(int m, const float (&top)[2], float (&shrink)[2]) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       float row_top = fmaxf(top[h], __shfl_xor_sync(0xffffffffu, top[h], 1));
       row_top = fmaxf(row_top, __shfl_xor_sync(0xffffffffu, row_top, 2));
       const float old = limit_[m][h];
       const float moved = row_top > old + kSlack ? row_top : old;
-      const float shrink = exp2_approx(old - moved);
+      shrink[h] = exp2_approx(old - moved);
       limit_[m][h] = moved;
-      sum_[m][h] *= shrink;
+      sum_[m][h] *= shrink[h];
+    }
+  }
+  __device__ __forceinline__ void shrink_values(int m, const float (&shrink)[2]) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
 #pragma unroll
       for (int i = 0; i < kValueTiles; ++i) {
-        acc_[m][i][2 * h] *= shrink;
-        acc_[m][i][2 * h + 1] *= shrink;
+        acc_[m][i][2 * h] *= shrink[h];
+        acc_[m][i][2 * h + 1] *= shrink[h];
+      }
+    }
+  }
+  __device__ __forceinline__ void weigh(int m, Scores& c, const Factors& factors) {
+#pragma unroll
+    for (int n = 0; n < kKeyTiles; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        c[m][n][i] = exp2_approx(fmaf(c[m][n][i], factors[m][i / 2], -limit_[m][i / 2]));
+        sum_[m][i / 2] += c[m][n][i];
       }
     }
   }

@@ -7,6 +7,8 @@
 // of the decode kernel's, its teams, so that it holds as many warps as wgmma needs. Limits: those of both kernels; no
 // window.
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 
 #include "attn/cuda/generic/decode_splitkv.cuh"
@@ -25,13 +27,15 @@ struct DecodeSharedTraits : DecodeTraits<KCodec, VCodec, kHeadDim, kRowTiles, kE
   static constexpr bool kShares = true;
   static constexpr bool kClusters = false;
   static constexpr bool kGuesses = false;  ///< How blocks divide takes lengths that are final.
-  /// As many warps a multiprocessor as the decode kernel has; of bf16 three quarters, which leave registers for the
-  /// loop over shared pages.
-  static constexpr int kTeams = Base::kHalves ? 3 : Base::kMinBlocks == 4 ? 2 : Base::kMinBlocks;
-  static constexpr int kResident = Base::kHalves ? 1 : Base::kMinBlocks / kTeams;
-  static_assert(kTeams >= 2, "two warpgroups for shared pages");
-  using Pages = SharedPagesTraits<KCodec::kBf16Math ? TileSource::kBf16 : TileSource::kQuantised, kHeadDim>;
+  /// As many warps a multiprocessor as the decode kernel has, in one block.
+  static constexpr int kTeams = 4;
+  using Pages = SharedPagesTraits<KCodec::kBf16Math ? UnitFormat::k16Bits
+                                  : KCodec::kScales ? UnitFormat::kNvfp4Packed
+                                                    : UnitFormat::kE4m3,
+                                  kHeadDim>;
+  static_assert(Base::kMinBlocks == kTeams && Pages::kThreads == kTeams * Base::kThreads);
   struct SharedStorage : Base::SharedStorage {
+    detail::Later later[Base::kWarps];
     int32_t first_block;  ///< Blocks of the decode kernel that other work has taken the place of.
     int32_t part_tiles;   ///< See shared_parts.
   };
@@ -58,36 +62,14 @@ struct DecodeSharedTraits : DecodeTraits<KCodec, VCodec, kHeadDim, kRowTiles, kE
   }
 };
 
-/// Over all threads of a block of the launch; `sums` is shared memory.
-template <int kThreads, int kCount>
-__device__ __forceinline__ void sum_over_block(int32_t (&value)[kCount], int32_t* sums) {
-  const uint32_t thread = threadIdx.x + 128 * threadIdx.y;
-#pragma unroll
-  for (int i = 0; i < kCount; ++i) {
-    value[i] = __reduce_add_sync(0xffffffffu, value[i]);
-    if (thread % 32 == 0) sums[thread / 32 * kCount + i] = value[i];
-  }
-  __syncthreads();
-#pragma unroll
-  for (int i = 0; i < kCount; ++i) {
-    value[i] = 0;
-#pragma unroll
-    for (int w = 0; w < kThreads / 32; ++w) value[i] += sums[w * kCount + i];
-  }
-  __syncthreads();
-}
-
 /// The division with which both kinds of work should end soonest: so many parts an item, and as many blocks as take
-/// them in whole rounds. Each lane of a warp looks at one.
-__device__ __forceinline__ SharedDivision best_division(const int32_t (&units)[kMaxSharedParts], int32_t most_tiles,
-                                                        int32_t own_tiles, const SharedCosts& costs) {
+/// them in whole rounds. Each lane of a warp looks at one; `units` are those of 1 + lane % kMaxSharedParts parts.
+__device__ __forceinline__ SharedDivision best_division(int32_t units, int32_t most_tiles, int32_t own_tiles,
+                                                        const SharedCosts& costs) {
   static_assert(32 % kMaxSharedParts == 0);
   const auto grid = static_cast<int32_t>(gridDim.x), lane = static_cast<int32_t>(threadIdx.x % 32);
   const int32_t n = lane % kMaxSharedParts, rounds = lane / kMaxSharedParts + 1;
-  SharedDivision mine = {0, units[0], (most_tiles + n) / (n + 1)};
-#pragma unroll
-  for (int k = 1; k < kMaxSharedParts; ++k)
-    if (k == n) mine.units = units[k];
+  SharedDivision mine = {0, units, (most_tiles + n) / (n + 1)};
   mine.blocks = min((mine.units + rounds - 1) / rounds, grid - 1);
   const auto real_rounds = static_cast<float>((mine.units + mine.blocks - 1) / mine.blocks);
   const float pages_time = real_rounds * (costs.unit + costs.tile * static_cast<float>(mine.part_tiles));
@@ -99,29 +81,32 @@ __device__ __forceinline__ SharedDivision best_division(const int32_t (&units)[k
           __shfl_sync(0xffffffffu, mine.part_tiles, from)};
 }
 
-/// How many blocks the shared pages get; every block computes the same.
+/// How many blocks the shared pages get; every warp computes the same. `sums` is shared memory.
 template <class Traits>
-__device__ __noinline__ SharedDivision divide_blocks(const SharedDecodeParams& params, int32_t* sums) {
+__device__ __forceinline__ SharedDivision divide_blocks(const SharedDecodeParams& params, int32_t* sums) {
   const SharingDecodeParams& p = params.decode;
-  if (p.shared.runs[0].num_requests == 0) return {0, 0, 1};
-  constexpr int32_t kThreads = 128 * Traits::kTeams;
+  constexpr int32_t kThreads = 128 * Traits::kTeams, kWarps = kThreads / 32;
   const auto thread = static_cast<int32_t>(threadIdx.x + 128 * threadIdx.y);
+  const int32_t warp = thread / 32, lane = thread % 32;
+  // Asked for together, whether needed or not.
+  const int32_t num_shared = p.shared.runs[0].num_requests;
   // Tiles of the longest run, and of requests' own pages with what an item costs beside them.
-  int32_t most_tiles = 0, own[1] = {0};
+  int32_t most_tiles = 0, own = 0;
   for (int32_t r = thread; r < p.num_requests; r += kThreads) {
     const SharedRun run = p.shared.runs[1 + r];
     const int32_t q_len = p.q_offsets[r + 1] - p.q_offsets[r];
     const int32_t length = owned_keys(p.kv_lens[r], p.cp_rank, p.cp_size, p.cp_interleave);
     const int32_t tiles = max((length - (run.num_pages << p.page_shift) + 15) / 16, 0);
-    own[0] += (q_len * p.group + Traits::kRows - 1) / Traits::kRows * (tiles + kItemTiles);
+    own += (q_len * p.group + Traits::kRows - 1) / Traits::kRows * (tiles + kItemTiles);
     most_tiles = max(most_tiles, shared_tiles(p.shared, run));
   }
-  sum_over_block<kThreads>(own, sums);
+  if (num_shared == 0) return {0, 0, 1};
+  own = __reduce_add_sync(0xffffffffu, own);
   most_tiles = __reduce_max_sync(0xffffffffu, most_tiles);
-  if (thread % 32 == 0) sums[thread / 32] = most_tiles;
+  if (lane == 0) sums[warp] = own, sums[kWarps + warp] = most_tiles;
   __syncthreads();
-  for (int32_t w = 0; w < kThreads / 32; ++w) most_tiles = max(most_tiles, sums[w]);
-  __syncthreads();
+  own = __reduce_add_sync(0xffffffffu, lane < kWarps ? sums[lane] : 0);
+  most_tiles = __reduce_max_sync(0xffffffffu, lane < kWarps ? sums[kWarps + lane] : 0);
   int32_t units[kMaxSharedParts] = {};  // For one part an item, two, and so on.
   for (int32_t r = thread; r < p.num_requests; r += kThreads) {
     const SharedRun run = p.shared.runs[1 + r];
@@ -132,12 +117,24 @@ __device__ __noinline__ SharedDivision divide_blocks(const SharedDecodeParams& p
 #pragma unroll
     for (int n = 0; n < kMaxSharedParts; ++n) units[n] += items * shared_parts(tiles, (most_tiles + n) / (n + 1));
   }
-  sum_over_block<kThreads>(units, sums);
-  return best_division(units, most_tiles, own[0] * p.num_kv_heads, params.costs);
+  int32_t* parts = sums + 2 * kWarps;  // [warps, kMaxSharedParts]
+#pragma unroll
+  for (int n = 0; n < kMaxSharedParts; ++n) {
+    const int32_t sum = __reduce_add_sync(0xffffffffu, units[n]);
+    if (lane == 0) parts[warp * kMaxSharedParts + n] = sum;
+  }
+  __syncthreads();
+  int32_t mine = 0;
+#pragma unroll
+  for (int i = lane; i < kWarps * kMaxSharedParts; i += 32) mine += parts[i];
+#pragma unroll
+  for (int d = kMaxSharedParts; d < 32; d *= 2) mine += __shfl_xor_sync(0xffffffffu, mine, d);
+  __syncthreads();  // The sums have been read.
+  return best_division(mine, most_tiles, own * p.num_kv_heads, params.costs);
 }
 
 template <class Traits>
-__global__ void __launch_bounds__(128 * Traits::kTeams, Traits::kResident)
+__global__ void __launch_bounds__(128 * Traits::kTeams, 1)
     decode_shared_kernel(const __grid_constant__ SharedDecodeParams params) {
   extern __shared__ __align__(1024) uint8_t panel_memory[];
   allow_next_kernel();
@@ -146,32 +143,34 @@ __global__ void __launch_bounds__(128 * Traits::kTeams, Traits::kResident)
   if (static_cast<int32_t>(blockIdx.x) < division.blocks) {
     using Pages = typename Traits::Pages;
     auto& shared = *reinterpret_cast<typename Pages::SharedStorage*>(panel_memory);
-    if (Pages::thread() < Pages::kThreads)
-      SharedPagesBlock<Pages>(params.prefix, params.decode.shared, shared, division).run();
+    SharedPagesBlock<Pages>(params.prefix, params.decode.shared, shared, division).run();
     return;
   }
   using Storage = typename Traits::SharedStorage;
-  uint8_t* team = panel_memory + threadIdx.y * params.team_bytes;
-  auto& shared = *reinterpret_cast<Storage*>(team);
+  auto& shared = *reinterpret_cast<Storage*>(panel_memory + threadIdx.y * sizeof(Storage));
+  if (threadIdx.x < Traits::kWarps) shared.later[threadIdx.x].count = 0;
   if (threadIdx.x == 0) {
     shared.first_block = Traits::kTeams * division.blocks;
     shared.part_tiles = division.part_tiles;
   }
   Traits::sync_block();
-  DecodeBlock<Traits>(params.decode, shared, reinterpret_cast<int32_t*>(team + sizeof(Storage))).work();
+  // Opaque, and fewer registers are spilled.
+  const uint32_t prefix = opaque(static_cast<uint32_t>(Traits::kTeams * sizeof(Storage)));
+  DecodeBlock<Traits>(params.decode, shared, reinterpret_cast<int32_t*>(panel_memory + prefix)).work();
+}
+
+template <class Traits>
+int32_t decode_shared_bytes(int32_t max_requests) {
+  constexpr size_t kPages = sizeof(typename Traits::Pages::SharedStorage);
+  constexpr size_t kTeams = Traits::kTeams * sizeof(typename Traits::SharedStorage);
+  return std::max(static_cast<int32_t>(kPages), static_cast<int32_t>(kTeams) + decode_prefix_bytes(max_requests));
 }
 
 template <class Traits>
 KernelImage decode_shared_image() {
   return {.function = reinterpret_cast<const void*>(&decode_shared_kernel<Traits>),
           .threads = Traits::kThreads,
-          .shared_bytes = static_cast<int32_t>(sizeof(typename Traits::Pages::SharedStorage)),
+          .shared_bytes = decode_shared_bytes<Traits>(0),
           .teams = Traits::kTeams};
 }
-template <class Traits>
-int32_t decode_shared_team_bytes(int32_t max_requests) {
-  return (static_cast<int32_t>(sizeof(typename Traits::SharedStorage)) + decode_prefix_bytes(max_requests) + 127) /
-         128 * 128;
-}
-
 }  // namespace kvant::attn::cuda

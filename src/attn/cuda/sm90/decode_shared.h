@@ -21,18 +21,17 @@ struct SharedDecodeParams {
   SharingDecodeParams decode;  // the requests' own pages
   PrefillParams prefix;        // the pages that runs of them share
   SharedCosts costs;
-  int32_t team_bytes;  // shared memory of a block of the decode kernel
 };
 
-/// A launch is image.function with one argument, SharedDecodeParams, and max(image.shared_bytes, image.teams *
-/// team_bytes) of shared memory, on any grid.
+/// A launch is image.function with one argument, SharedDecodeParams, and shared_bytes of shared memory, on any grid
+/// whose blocks all run at the same time or start in order.
 struct SharedDecodeInstance {
   KvFormat format;
   int32_t head_dim;
   int32_t row_tiles;
   bool exact_pages;
   KernelImage (*image)();
-  int32_t (*team_bytes)(int32_t max_requests);
+  int32_t (*shared_bytes)(int32_t max_requests);
 };
 
 /// Written by kernels.cmake; none where no kernel is built for SM90a.

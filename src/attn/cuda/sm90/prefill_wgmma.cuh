@@ -40,6 +40,21 @@ struct WarpgroupProducts {
   }
 
   __device__ __forceinline__ static void score(uint32_t q, uint32_t k, int32_t first_row, float (&c)[1][kKeyTiles][4]) {
+    start_scores(q, k, first_row, c);
+    wait_warpgroup_mma(c[0]);
+  }
+  __device__ __forceinline__ static void accumulate(uint32_t v, const float (&c)[1][kKeyTiles][4],
+                                                    float (&acc)[1][kValueTiles][4]) {
+    Weights weights;
+    pack(c, weights);
+    start_values(v, weights, acc);
+    wait_warpgroup_mma(acc[0]);
+  }
+
+  // The same in steps. Batches end in the order in which they start.
+  using Weights = uint32_t[Traits::kKeys / 16][4];
+  __device__ __forceinline__ static void start_scores(uint32_t q, uint32_t k, int32_t first_row,
+                                                      float (&c)[1][kKeyTiles][4]) {
     q += 128 * first_row_together(first_row);
     const uint64_t from_q = panel_descriptor(__shfl_sync(0xffffffffu, q, 0), 0);
     const uint64_t from_k = panel_descriptor(__shfl_sync(0xffffffffu, k, 0), 0);
@@ -51,32 +66,34 @@ struct WarpgroupProducts {
       const uint64_t b = from_k + (step / 4 * KRows::kPanelBytes + step % 4 * 32) / 16;
       warpgroup_mma<Traits::kBf16Math>(c[0], a, b, step > 0);
     }
-    finish_warpgroup_mma(c[0]);
+    commit_warpgroup_mma();
   }
-
-  __device__ __forceinline__ static void accumulate(uint32_t v, const float (&c)[1][kKeyTiles][4],
-                                                    float (&acc)[1][kValueTiles][4]) {
-    uint32_t a[Traits::kKeys / 16][4];
+  __device__ __forceinline__ static void pack(const float (&c)[1][kKeyTiles][4], Weights& weights) {
 #pragma unroll
     for (int step = 0; step < Traits::kKeys / 16; ++step) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const float* pair = &c[0][2 * step + i / 2][2 * (i % 2)];
-        a[step][i] = pack(pair[0], pair[1]);
+        weights[step][i] = pack(pair[0], pair[1]);
       }
     }
+  }
+  /// Unless `add`, what acc was is of no account.
+  __device__ __forceinline__ static void start_values(uint32_t v, const Weights& weights,
+                                                      float (&acc)[1][kValueTiles][4], bool add = true) {
     const uint64_t from_v = panel_descriptor(__shfl_sync(0xffffffffu, v, 0), VRows::kPanelBytes);
     start_warpgroup_mma();
 #pragma unroll
     for (int step = 0; step < Traits::kKeys / 16; ++step) {
       // Sixteen keys are two patterns of eight rows.
-      warpgroup_mma_registers<Traits::kBf16Math>(acc[0], a[step], from_v + step * 2048 / 16, true);
+      warpgroup_mma_registers<Traits::kBf16Math>(acc[0], weights[step], from_v + step * 2048 / 16, add || step > 0);
     }
-    finish_warpgroup_mma(acc[0]);
+    commit_warpgroup_mma();
   }
 };
 
-template <TileSource kSource_, int kDimK_, int kDimV_, int kRows_>
+/// kBringers_ threads bring tiles and the others attend to 64 rows a warpgroup; 0: all do everything.
+template <TileSource kSource_, int kDimK_, int kDimV_, int kRows_, int kBringers_ = (kRows_ > 128 ? 128 : 0)>
 struct PrefillWgmmaTraits {
   static constexpr TileSource kSource = kSource_;
   static constexpr int kDimK = kDimK_, kDimV = kDimV_, kWarpDimV = kDimV;
@@ -88,15 +105,26 @@ struct PrefillWgmmaTraits {
   static constexpr int kScanGroups = 32;
   /// Many rows: one warpgroup brings tiles, the others attend to 64 rows each. Of fewer rows all threads do everything
   /// together, and two blocks a multiprocessor hide each other's products, expansion, softmax and barriers.
-  static constexpr bool kRoles = kRows > 128;
+  static constexpr bool kRoles = kBringers_ > 0;
   static constexpr int kWorkers = 2 * kRows, kFirstBringer = kRoles ? kWorkers : 0;
-  static constexpr int kBringers = kRoles ? 128 : kWorkers;
+  static constexpr int kBringers = kRoles ? kBringers_ : kWorkers;
+  /// What is known of tiles' format when the program is compiled.
+  static constexpr UnitFormat kUnits = kSource == TileSource::kQuantised ? UnitFormat::kAny : UnitFormat::k16Bits;
   static constexpr int kQueryThreads = kRoles ? 128 : kWorkers;
   static constexpr int kThreads = kFirstBringer + kBringers;
   static constexpr int kWarps = kThreads / 32;
+  /// Whether a worker's next scores and last values are products under way at the same time, for which bringers leave
+  /// it registers. A single warpgroup that expands tiles has none to leave.
+  static constexpr bool kPipelined = kRoles && (kSource != TileSource::kQuantised || kBringers > 128);
+  /// Whether code apart takes an item's first tile. It is not worth what it takes to load it where items are few.
+  static constexpr bool kPeeled = true;
+  /// Of a thread in either role, where all start with 128.
+  static constexpr int kBringerRegisters = kBringers > 128 ? 88 : 80;
+  static constexpr int kWorkerRegisters = 128 + (128 - kBringerRegisters) * kBringers / kWorkers / 8 * 8;
   static constexpr bool kRowsAtOnce = kRows != 128;  ///< There it would cost spilled registers.
   static constexpr int kMinBlocks = kRoles ? 1 : 2;
-  static constexpr int kStages = kRoles ? 4 : 2, kRawStages = kRoles ? 2 : 1, kSegments = kRoles ? 4 : 2;
+  static constexpr int kStages = kRoles ? 4 : 2;
+  static constexpr int kRawStages = kRoles ? 2 : 1, kSegments = kRoles ? 4 : 2;
 
   using QRows = PanelRows<kDimK, kRows>;
   using KRows = PanelRows<kDimK, kKeys>;
@@ -136,7 +164,7 @@ template <class Traits>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     prefill_wgmma_kernel(const __grid_constant__ PrefillParams params) {
   extern __shared__ __align__(1024) uint8_t panel_memory[];
-  using Block = std::conditional_t<Traits::kRoles, PrefillRoles<Traits>, PrefillBlock<Traits>>;
+  using Block = std::conditional_t<Traits::kRoles, PrefillRolesBlock<Traits>, PrefillBlock<Traits>>;
   Block(params, *reinterpret_cast<typename Traits::SharedStorage*>(panel_memory)).run();
 }
 

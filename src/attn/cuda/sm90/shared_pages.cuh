@@ -1,7 +1,7 @@
 #pragma once
 
-// Items of shared pages: the rows of all requests of a run, 128 an item, against the keys that all of them see. The
-// main loop is that of the wgmma prefill kernel.
+// Items of shared pages: the rows of all requests of a run, 128 an item, against the keys that all of them see. Two
+// warpgroups attend to 64 rows each, as in the wgmma prefill kernel, and two bring tiles.
 
 #include <cstdint>
 
@@ -17,12 +17,15 @@ struct SharedDivision {
   int32_t part_tiles;  ///< See shared_parts.
 };
 
-/// For the first 256 threads of blocks whose rows of 128 threads are threadIdx.y.
-template <TileSource kSource, int kHeadDim>
-struct SharedPagesTraits : PrefillWgmmaTraits<kSource, kHeadDim, kHeadDim, kSharedItemRows> {
-  using Base = PrefillWgmmaTraits<kSource, kHeadDim, kHeadDim, kSharedItemRows>;
+/// For blocks of 512 threads, whose rows of 128 are threadIdx.y.
+template <UnitFormat kUnits_, int kHeadDim>
+struct SharedPagesTraits
+    : PrefillWgmmaTraits<kUnits_ == UnitFormat::k16Bits ? TileSource::kBf16 : TileSource::kQuantised, kHeadDim,
+                         kHeadDim, kSharedItemRows, 256> {
+  using Base = typename SharedPagesTraits::PrefillWgmmaTraits;
   using Products = WarpgroupProducts<SharedPagesTraits>;
-  static constexpr bool kRowsAtOnce = true;
+  static constexpr UnitFormat kUnits = kUnits_;
+  static constexpr bool kRowsAtOnce = true, kPeeled = false;
   static_assert(Base::kKeys == kSharedTileKeys);
 
   __device__ __forceinline__ static uint32_t thread() { return threadIdx.x + thread_of_row(); }
@@ -30,28 +33,26 @@ struct SharedPagesTraits : PrefillWgmmaTraits<kSource, kHeadDim, kHeadDim, kShar
 };
 
 template <class Traits>
-class SharedPagesBlock : private PrefillTiles<Traits> {
+class SharedPagesBlock : public PrefillRoles<Traits, SharedPagesBlock<Traits>> {
  public:
-  using Base = PrefillTiles<Traits>;
-  __device__ SharedPagesBlock(const PrefillParams& params, const SharedRows& rows,
-                              typename Traits::SharedStorage& shared, const SharedDivision& division)
+  using Base = PrefillRoles<Traits, SharedPagesBlock>;
+  __device__ __forceinline__ SharedPagesBlock(const PrefillParams& params, const SharedRows& rows,
+                                              typename Traits::SharedStorage& shared, const SharedDivision& division)
       : Base(params, shared), rows_(rows), division_(division) {}
 
-  __device__ void run() {
-    PrefillSegment& segment = shared_.segments[0];
-    for (auto unit = static_cast<int32_t>(blockIdx.x); unit < division_.units; unit += division_.blocks) {
-      if (warp_ == 0) {
-        const PrefillSegment found = find_unit(unit);
-        if (lane_ == 0) segment = found;
-      }
-      __syncthreads();
-      this->attend(segment, [] {});
-      store_part(segment);
-      __syncthreads();
-      tell_requests(segment);
-      __syncthreads();  // The segment has been read.
-    }
+  __device__ __forceinline__ bool find_item(uint32_t n, PrefillSegment& segment) const {
+    const auto unit = static_cast<int32_t>(blockIdx.x + n * division_.blocks);
+    if (unit >= division_.units) return false;
+    const PrefillSegment found = find_unit(unit);
+    if (lane_ == 0) segment = found;
+    return true;
   }
+  __device__ __forceinline__ void finish_item(const PrefillSegment& s) const {
+    store_part(s);
+    Traits::sync_workers();
+    tell_requests(s);
+  }
+  __device__ __forceinline__ void leave_items() const {}
 
  private:
   using Base::acc_;
@@ -75,7 +76,7 @@ class SharedPagesBlock : private PrefillTiles<Traits> {
   }
 
   /// By one warp. item_begin is the part.
-  __device__ PrefillSegment find_unit(int32_t unit) const {
+  __device__ __forceinline__ PrefillSegment find_unit(int32_t unit) const {
     const typename Base::Place place = this->locate(rows_.num_requests, unit, [&](int32_t r, bool exists) {
       if (!exists) return 0;
       const Items items = items_of(r);
@@ -84,7 +85,7 @@ class SharedPagesBlock : private PrefillTiles<Traits> {
     const Items items = items_of(place.index);
     const SharedRun run = rows_.runs[1 + place.index];
     const int32_t item = place.rest / items.parts, part = place.rest % items.parts;
-    const int32_t size = (items.tiles + items.parts - 1) / items.parts;
+    const int32_t size = shared_part_size(items.tiles, division_.part_tiles);
     PrefillSegment s;
     s.request = place.index;
     s.entries = p_.page_table + s.request * p_.page_table_stride;
@@ -95,8 +96,7 @@ class SharedPagesBlock : private PrefillTiles<Traits> {
     s.global_len = s.key_end = run.num_pages << rows_.page_shift;
     s.key_begin = s.full_begin = 0;
     s.full_end = s.key_end / kSharedTileKeys;
-    // Parts may be empty where few tiles make many.
-    s.tile_begin = min(part * size, items.tiles);
+    s.tile_begin = part * size;
     s.tile_end = min(s.tile_begin + size, items.tiles);
     s.item_begin = part, s.item_tiles = items.tiles;
     if constexpr (Traits::kSource == TileSource::kQuantised) {
@@ -128,31 +128,20 @@ class SharedPagesBlock : private PrefillTiles<Traits> {
     }
   }
 
-  /// A thread a request, so that they are told together. Rows whose last part this was are merged by all warps.
+  /// A thread a request, so that they are told together.
   __device__ __forceinline__ void tell_requests(const PrefillSegment& s) const {
-    auto* listed = reinterpret_cast<int32_t*>(shared_.q);  // Query rows are of no more use.
-    int32_t& num_listed = shared_.next;
-    if (Traits::thread() == 0) num_listed = 0;
-    __syncthreads();
     const int32_t last_request = s.request + rows_.runs[1 + s.request].num_requests;
     const int32_t first_row = s.row_tile * kSharedItemRows, last_row = first_row + s.num_rows - 1;
     for (auto request = static_cast<int32_t>(s.request + Traits::thread()); request < last_request;
-         request += Traits::kThreads) {
+         request += Traits::kWorkers) {
       const RowsInRun rows = rows_in_run(rows_, request);
       if (rows.first > last_row || rows.last < first_row || rows.last < rows.first) continue;
-      if (!arrive_at_shared(rows_, request, s.head, division_.part_tiles)) continue;
-      int32_t at = atomicAdd(&num_listed, rows.last - rows.first + 1);
-      for (int32_t row = rows.first; row <= rows.last; ++row)
-        listed[at++] = (s.q_begin + row / rows_.group) * rows_.num_kv_heads * rows_.group + s.head * rows_.group +
-                       row % rows_.group;
+      add_release(shared_counter(rows_, request, s.head), 1);
     }
-    __syncthreads();  // What one thread has seen written all may read.
-    merge_listed_rows(rows_, listed, num_listed, shared_parts(s.item_tiles, division_.part_tiles), warp_,
-                      Traits::kWarps);
   }
 
   const SharedRows& rows_;
-  const SharedDivision& division_;
+  const SharedDivision division_;
 };
 
 }  // namespace kvant::attn::cuda

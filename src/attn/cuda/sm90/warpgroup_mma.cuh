@@ -29,10 +29,14 @@ __device__ __forceinline__ uint64_t panel_descriptor(uint32_t address, uint32_t 
 
 /// Orders registers and shared memory before the first MMA of a batch.
 __device__ __forceinline__ void start_warpgroup_mma() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-/// Waits for the batch. The compiler does not know that D is written until here, hence the touch.
-template <int kTiles>
-__device__ __forceinline__ void finish_warpgroup_mma(float (&d)[kTiles][4]) {
-  asm volatile("wgmma.commit_group.sync.aligned;\n wgmma.wait_group.sync.aligned 0;" ::: "memory");
+__device__ __forceinline__ void commit_warpgroup_mma() {
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+/// Waits for all batches but the last kPending. The compiler does not know that D is written until here, hence the
+/// touch.
+template <int kPending = 0, int kTiles>
+__device__ __forceinline__ void wait_warpgroup_mma(float (&d)[kTiles][4]) {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 #pragma unroll
   for (int i = 0; i < kTiles; ++i) {
 #pragma unroll
