@@ -1,11 +1,10 @@
 #pragma once
 
-// Decode of requests that share leading pages, in one launch. Runs of requests with pages in common are items of the
-// wgmma prefill kernel: the rows of all their requests, 128 an item, against the shared keys. Their own pages are items
-// of the decode kernel, which starts behind the shared ones. Some blocks of the launch do the one, the others the
-// other, in proportion to the work; a row's two parts are merged by whoever ends last. A block of the launch is several
-// of the decode kernel's, its teams, so that it holds as many warps as wgmma needs. Limits: those of both kernels; no
-// window.
+// Decode of requests that share leading pages, in one launch. Runs of requests with pages in common are prefill items:
+// the rows of all their requests, 128 an item, against the shared keys. Their own pages are items of the decode kernel,
+// which starts behind the shared ones. The launch's first blocks do the one, the others the other, in proportion to the
+// work; whoever has a row's own pages merges its parts. A block of the launch is several of the decode kernel's, its
+// teams. Limits: those of both kernels; no window.
 
 #include <algorithm>
 #include <cstddef>

@@ -6,11 +6,10 @@
 
 #include "attn/cuda/generic/prefill_finish.cuh"
 #include "attn/cuda/sm90/phase_barrier.cuh"
-#include "attn/cuda/sm90/warpgroup_mma.cuh"
 
 namespace kvant::attn::cuda {
 
-/// Tiles of any kind.
+/// Tiles of any kind, out of line: most are plain.
 template <class Traits>
 class PrefillAnyTile : private PrefillPages<Traits> {
  public:
@@ -31,18 +30,17 @@ __device__ __noinline__ void finish_tile_copies(const PrefillParams& params, typ
 
 /// One block's work. Tiles go round through a ring of stages, items through a ring of segments; each side says warp by
 /// warp what it has filled and what it has read, so that nobody waits for more than he needs. The bringers run ahead,
-/// into the next item too: its first tiles are there when its query rows are. Items gives them:
-///   bool find_item(uint32_t n, PrefillSegment& s)     by a warp: the n-th, if there is one
-///   void finish_item(const PrefillSegment& s)         by the workers, when they have attended to it
-///   void leave_items()                                by one thread that will look for none any more
-template <class Traits, class Items>
-class PrefillRoles : protected PrefillFinish<Traits> {
+/// into the next item too: its first tiles are there when its query rows are.
+template <class Traits>
+class PrefillRoles : private PrefillFinish<Traits> {
  public:
   using Base = PrefillFinish<Traits>;
   using Products = typename Traits::Products;
   using Base::Base;
+  using typename Base::Share;
 
-  __device__ __forceinline__ void run() {
+  __device__ void run() {
+    const Share share = this->share_of_block();
     const auto thread = static_cast<int>(Traits::thread());
     if (thread < kStages) {
       start_phases(filled(thread), kBringWarps);
@@ -53,26 +51,20 @@ class PrefillRoles : protected PrefillFinish<Traits> {
       start_phases(done(thread), kWorkWarps);
     }
     __syncthreads();
-    if (warp_ >= kWorkWarps) {
-      if constexpr (kPipelined) give_registers<Traits::kBringerRegisters>();
-      bring();
-    } else {
-      if constexpr (kPipelined) take_registers<Traits::kWorkerRegisters>();
-      work();
-    }
+    if (warp_ >= kWorkWarps)
+      bring(share);
+    else
+      work(share);
   }
 
- protected:
+ private:
   using Base::acc_;
   using Base::first_row;
   using Base::lane_;
   using Base::p_;
   using Base::shared_;
   using Base::warp_;
-  static constexpr bool kQuantised = Base::kQuantised, kPipelined = Traits::kPipelined;
-
- private:
-  __device__ __forceinline__ Items& items() { return static_cast<Items&>(*this); }
+  static constexpr bool kQuantised = Base::kQuantised;
   static constexpr int kStages = Traits::kStages, kRawStages = Traits::kRawStages, kSegments = Traits::kSegments;
   static constexpr int kWorkWarps = Traits::kWorkers / 32, kBringWarps = Traits::kBringers / 32;
   static_assert(kRawStages == 2 && kStages >= 4 && kSegments >= 4, "copies run two tiles ahead, of two items even");
@@ -101,12 +93,23 @@ class PrefillRoles : protected PrefillFinish<Traits> {
   }
 
   /// Finds the n-th segment, by all bringers. Whether there is one.
-  __device__ __forceinline__ bool find_next(uint32_t n) {
+  __device__ __forceinline__ bool find_next(const Share& share, uint32_t n, int32_t& position) const {
     if (warp_ == kWorkWarps) {
       wait_for_phase(done(n), n / kSegments + 1 & 1);
       __syncwarp();
       PrefillSegment& segment = shared_.segments[n % kSegments];
-      if (!items().find_item(n, segment) && lane_ == 0) segment.request = -1;
+      const bool whole = share.tiles == 0;
+      if (whole && n > 0) {
+        if (lane_ == 0) position = static_cast<int32_t>(gridDim.x + atomicAdd(p_.counters + gridDim.x, 1u));
+        position = __shfl_sync(0xffffffffu, position, 0);
+      }
+      if (position < share.end) {
+        find_prefill_segment<Traits>(p_, shared_, segment, position, share.end, whole);
+        __syncwarp();
+        position += segment.tile_end - segment.tile_begin;
+      } else if (lane_ == 0) {
+        segment.request = -1;
+      }
       __syncwarp();
       if (lane_ == 0) arrive_at_phase(found(n));
     }
@@ -114,27 +117,27 @@ class PrefillRoles : protected PrefillFinish<Traits> {
     return segment_of(n).request >= 0;
   }
 
-  __device__ __forceinline__ void bring() {
-    if constexpr (Traits::kUnits != UnitFormat::kAny) {
-      bring_tiles<Traits::kUnits>();
+  __device__ __forceinline__ void bring(const Share& share) const {
+    if constexpr (!kQuantised) {
+      bring_tiles<UnitFormat::k16Bits>(share);
     } else {
       const PagePlane &k = p_.base.plane[0], &v = p_.base.plane[1];
       const bool alike = k.format == v.format && k.code_order == v.code_order;
       if (alike && k.format == KvFormat::kE4m3)
-        bring_tiles<UnitFormat::kE4m3>();
+        bring_tiles<UnitFormat::kE4m3>(share);
       else if (alike && k.format == KvFormat::kNvfp4 && k.code_order == CodeOrder::kPacked)
-        bring_tiles<UnitFormat::kNvfp4Packed>();
+        bring_tiles<UnitFormat::kNvfp4Packed>(share);
       else if (alike && k.format == KvFormat::kF16 && !p_.exact_pages)
-        bring_tiles<UnitFormat::k16Bits>();
+        bring_tiles<UnitFormat::k16Bits>(share);
       else
-        bring_tiles<UnitFormat::kAny>();
+        bring_tiles<UnitFormat::kAny>(share);
     }
-    if (Traits::thread() == Traits::kFirstBringer) items().leave_items();
+    if (share.tiles == 0 && Traits::thread() == Traits::kFirstBringer) this->leave();
   }
 
   /// Of K and V in one format that is known, tiles that are whole and plain go the short way.
   template <UnitFormat kFormat>
-  __device__ __forceinline__ void bring_tiles() {
+  __device__ __forceinline__ void bring_tiles(const Share& share) const {
     constexpr bool kCopied = kFormat == UnitFormat::k16Bits;
     constexpr bool kShortWay = !kCopied && kFormat != UnitFormat::kAny;
     // Copies that go straight to a stage need it a tile or two before the others.
@@ -150,6 +153,7 @@ class PrefillRoles : protected PrefillFinish<Traits> {
       if (tile >= copied.end || key >= key_end || key + Base::kGroupKeys <= key_begin) return kNoPage;
       return __ldg(entries + (key >> p_.page_shift));
     };
+    int32_t position = share.begin;
     int32_t entry = kNoPage, next_entry = kNoPage, entry_to_copy = kNoPage;  // of brought's tile, the next, copied's
     for (bool more = true;;) {
       if (!more || copied.tiles - brought.tiles == 2) {
@@ -185,7 +189,7 @@ class PrefillRoles : protected PrefillFinish<Traits> {
       }
       if (more && copied.tile == copied.end) {
         ++copied.segment;
-        more = find_next(copied.segment);
+        more = find_next(share, copied.segment, position);
         if (more) {
           const PrefillSegment& s = segment_of(copied.segment);
           copied.tile = s.tile_begin, copied.end = s.tile_end;
@@ -222,7 +226,7 @@ class PrefillRoles : protected PrefillFinish<Traits> {
 
   // ---- Workers ------------------------------------------------------------------------------------------------------
 
-  __device__ __forceinline__ void work() {
+  __device__ __forceinline__ void work(const Share& share) {
     uint32_t tiles = 0;
     for (uint32_t n = 0;; ++n) {
       wait_for_phase(found(n), n / kSegments & 1);
@@ -233,139 +237,33 @@ class PrefillRoles : protected PrefillFinish<Traits> {
       Products::publish_operands();
       Products::release_queries();
       this->start_rows();
-      const int32_t count = s.tile_end - s.tile_begin;
-      if (Products::first_row_together(first_row()) < s.num_rows)
-        attend_to_tiles(s, tiles, count);
-      else
-        for (int32_t i = 0; i < count; ++i) pass_tile(tiles + i);
-      tiles += count;
-      items().finish_item(s);
+      typename Base::Factors factors;
+      this->find_factors(s, factors);
+      const bool has_rows = Products::first_row_together(first_row()) < s.num_rows;
+      for (int32_t tile = s.tile_begin; tile < s.tile_end; ++tile, ++tiles) {
+        wait_for_phase(filled(tiles), tiles / kStages & 1);
+        // Here rather than where the tile was written: there the fence would wait for the copies that are under way.
+        Products::publish_operands();
+        __syncwarp();
+        if (has_rows) attend_to_tile(s, tile, static_cast<int>(tiles % kStages), factors);
+        __syncwarp();
+        if (lane_ == 0) arrive_at_phase(emptied(tiles));
+      }
+      this->finish(s, s.position, share.begin, share.tiles);
       __syncwarp();
       if (lane_ == 0) arrive_at_phase(done(n));
     }
   }
-  __device__ __forceinline__ void pass_tile(uint32_t n) const {
-    wait_for_phase(filled(n), n / kStages & 1);
-    leave_tile(n);
-  }
-  __device__ __forceinline__ void leave_tile(uint32_t n) const {
-    __syncwarp();
-    if (lane_ == 0) arrive_at_phase(emptied(n));
-  }
 
-  __device__ __forceinline__ void attend_to_tiles(const PrefillSegment& s, uint32_t first, int32_t count) {
-    typename Base::Factors factors;
-    this->find_factors(s, factors);
+  __device__ __forceinline__ void attend_to_tile(const PrefillSegment& s, int32_t tile, int stage,
+                                                 const typename Base::Factors& factors) {
     typename Base::Scores c;
-    if constexpr (kPipelined) {
-      attend_pipelined(s, first, count, factors, c);
-    } else {
-      for (int32_t i = 0; i < count; ++i) {
-        const uint32_t n = first + i;
-        start_scores(n, c);
-        wait_warpgroup_mma(c[0]);
-        see(s, s.tile_begin + i, c);
-        this->softmax(c, factors);
-        Products::accumulate(values_of(n), c, acc_);
-        leave_tile(n);
-      }
-    }
-  }
-
-  /// A tile's scores and the values of the one before are products under way at the same time; the softmax of the one
-  /// runs beside the other.
-  __device__ __forceinline__ void attend_pipelined(const PrefillSegment& s, uint32_t first, int32_t count,
-                                                   const typename Base::Factors& factors, typename Base::Scores& c) {
-    constexpr bool kPeeled = Traits::kPeeled;
-    typename Products::Weights weights = {};
-    float shrink[2];
-    const auto weigh_tile = [&](int32_t i) {
-      see(s, s.tile_begin + i, c);
-      float top[2];
-      const bool outgrown = this->has_outgrown(0, c, factors, top);
-      if (outgrown) this->move_reference(0, top, shrink);
-      this->weigh(0, c, factors);
-      return outgrown;
-    };
-    if constexpr (kPeeled) {
-      start_scores(first, c);
-      wait_warpgroup_mma(c[0]);
-      weigh_tile(0);  // The values are zeros.
-      Products::pack(c, weights);
-    }
-#pragma unroll 1
-    for (int32_t i = kPeeled ? 1 : 0; i < count; ++i) {
-      const uint32_t n = first + i;
-      start_scores(n, c);
-      // Unless peeled, of the first tile twice: what the first time gives is overwritten.
-      Products::start_values(values_of(kPeeled || i > 0 ? n - 1 : n), weights, acc_, kPeeled || i > 1);
-      wait_warpgroup_mma<1>(c[0]);
-      const bool outgrown = weigh_tile(i);
-      wait_warpgroup_mma(acc_[0]);
-      if (kPeeled || i > 0) leave_tile(n - 1);
-      if (outgrown) this->shrink_values(0, shrink);
-      Products::pack(c, weights);
-    }
-    Products::start_values(values_of(first + count - 1), weights, acc_, kPeeled || count > 1);
-    wait_warpgroup_mma(acc_[0]);
-    leave_tile(first + count - 1);
-  }
-  __device__ __forceinline__ uint32_t values_of(uint32_t n) const {
-    return this->operand_of(1, static_cast<int>(n % kStages));
-  }
-  __device__ __forceinline__ void start_scores(uint32_t n, typename Base::Scores& c) const {
-    wait_for_phase(filled(n), n / kStages & 1);
-    // Here rather than where the tile was written: there the fence would wait for the copies that are under way.
-    Products::publish_operands();
-    __syncwarp();
-    Products::start_scores(shared_address(shared_.q), this->operand_of(0, static_cast<int>(n % kStages)), first_row(),
-                           c);
-  }
-  /// From products to what rows see.
-  __device__ __forceinline__ void see(const PrefillSegment& s, int32_t tile, typename Base::Scores& c) const {
+    Products::score(shared_address(shared_.q), this->operand_of(0, stage), first_row(), c);
     if (p_.soft_cap > 0.0f) this->cap(s, c);
     if (this->seen_in_part(s, tile)) this->mask(s, tile, c);
+    this->softmax(c, factors);
+    Products::accumulate(this->operand_of(1, stage), c, acc_);
   }
-};
-
-/// Items of prefill_work.cuh, finished by prefill_finish.cuh.
-template <class Traits>
-class PrefillRolesBlock : public PrefillRoles<Traits, PrefillRolesBlock<Traits>> {
- public:
-  using Base = PrefillRoles<Traits, PrefillRolesBlock>;
-  __device__ __forceinline__ PrefillRolesBlock(const PrefillParams& params, typename Traits::SharedStorage& shared)
-      : Base(params, shared), share_(this->share_of_block()), position_(share_.begin) {}
-
-  __device__ __forceinline__ bool find_item(uint32_t n, PrefillSegment& segment) {
-    const bool whole = share_.tiles == 0;
-    if (whole && n > 0) {
-      if (lane_ == 0) position_ = static_cast<int32_t>(gridDim.x + atomicAdd(p_.counters + gridDim.x, 1u));
-      position_ = __shfl_sync(0xffffffffu, position_, 0);
-    }
-    if (position_ >= share_.end) return false;
-    if constexpr (Traits::kPipelined) {
-      const PrefillSegment found = this->find_segment(position_, share_.end, whole);
-      if (lane_ == 0) segment = found;
-    } else {
-      find_prefill_segment<Traits>(p_, shared_, segment, position_, share_.end, whole);
-    }
-    __syncwarp();
-    position_ += segment.tile_end - segment.tile_begin;
-    return true;
-  }
-  __device__ __forceinline__ void finish_item(const PrefillSegment& s) {
-    this->finish(s, s.position, share_.begin, share_.tiles);
-  }
-  __device__ __forceinline__ void leave_items() const {
-    if (share_.tiles == 0) this->leave();
-  }
-
- private:
-  using Base::lane_;
-  using Base::p_;
-  using Base::shared_;
-  const typename Base::Share share_;
-  int32_t position_;
 };
 
 }  // namespace kvant::attn::cuda

@@ -9,6 +9,7 @@
 #include <type_traits>
 
 #include "attn/cuda/generic/prefill_block.cuh"
+#include "attn/cuda/sm90/pipelined_roles.cuh"
 #include "attn/cuda/sm90/prefill_roles.cuh"
 #include "attn/cuda/sm90/warpgroup_mma.cuh"
 
@@ -114,8 +115,8 @@ struct PrefillWgmmaTraits {
   static constexpr int kThreads = kFirstBringer + kBringers;
   static constexpr int kWarps = kThreads / 32;
   /// Whether a worker's next scores and last values are products under way at the same time, for which bringers leave
-  /// it registers. A single warpgroup that expands tiles has none to leave.
-  static constexpr bool kPipelined = kRoles && (kSource != TileSource::kQuantised || kBringers > 128);
+  /// it registers. A single warpgroup that expands tiles has none to leave; f16 rows have not been tried.
+  static constexpr bool kPipelined = kRoles && (kSource == TileSource::kBf16 || kBringers > 128);
   /// Whether code apart takes an item's first tile. It is not worth what it takes to load it where items are few.
   static constexpr bool kPeeled = true;
   /// Of a thread in either role, where all start with 128.
@@ -164,7 +165,8 @@ template <class Traits>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     prefill_wgmma_kernel(const __grid_constant__ PrefillParams params) {
   extern __shared__ __align__(1024) uint8_t panel_memory[];
-  using Block = std::conditional_t<Traits::kRoles, PrefillRolesBlock<Traits>, PrefillBlock<Traits>>;
+  using Roles = std::conditional_t<Traits::kPipelined, PipelinedPrefill<Traits>, PrefillRoles<Traits>>;
+  using Block = std::conditional_t<Traits::kRoles, Roles, PrefillBlock<Traits>>;
   Block(params, *reinterpret_cast<typename Traits::SharedStorage*>(panel_memory)).run();
 }
 

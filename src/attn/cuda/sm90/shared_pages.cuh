@@ -33,28 +33,34 @@ struct SharedPagesTraits
 };
 
 template <class Traits>
-class SharedPagesBlock : public PrefillRoles<Traits, SharedPagesBlock<Traits>> {
+class SharedPagesBlock : private PipelinedRoles<Traits, SharedPagesBlock<Traits>> {
  public:
-  using Base = PrefillRoles<Traits, SharedPagesBlock>;
+  using Base = PipelinedRoles<Traits, SharedPagesBlock>;
   __device__ __forceinline__ SharedPagesBlock(const PrefillParams& params, const SharedRows& rows,
                                               typename Traits::SharedStorage& shared, const SharedDivision& division)
       : Base(params, shared), rows_(rows), division_(division) {}
+  __device__ __forceinline__ void run() { Base::run(division_); }
 
-  __device__ __forceinline__ bool find_item(uint32_t n, PrefillSegment& segment) const {
+ private:
+  friend Base;
+  __device__ __forceinline__ static int32_t first_position(const SharedDivision&) { return 0; }
+  __device__ __forceinline__ void find_item(const SharedDivision&, uint32_t n, int32_t&,
+                                            PrefillSegment& segment) const {
     const auto unit = static_cast<int32_t>(blockIdx.x + n * division_.blocks);
-    if (unit >= division_.units) return false;
-    const PrefillSegment found = find_unit(unit);
-    if (lane_ == 0) segment = found;
-    return true;
+    if (unit < division_.units) {
+      const PrefillSegment found = find_unit(unit);
+      if (lane_ == 0) segment = found;
+    } else if (lane_ == 0) {
+      segment.request = -1;
+    }
   }
-  __device__ __forceinline__ void finish_item(const PrefillSegment& s) const {
+  __device__ __forceinline__ void finish_item(const SharedDivision&, const PrefillSegment& s) const {
     store_part(s);
     Traits::sync_workers();
     tell_requests(s);
   }
-  __device__ __forceinline__ void leave_items() const {}
+  __device__ __forceinline__ static void leave_items(const SharedDivision&) {}
 
- private:
   using Base::acc_;
   using Base::lane_;
   using Base::limit_;
