@@ -52,6 +52,8 @@ struct DecodeTraits {
   static constexpr int kTileBytes = kVScales + kVScaleBytes;
   /// Tiles a warp handles at once: small ones share what a round costs, and overlap.
   static constexpr int kRoundTiles = kTileBytes <= 2304 ? 2 : 1;
+  /// Whether a last tile without a second one is attended to alone.
+  static constexpr bool kSingles = false;
   /// Whether warps may work alone: not where they prepare each other's queries.
   static constexpr bool kAlone = !kSharedRows;
   /// Fewest tiles a block takes, so that little work is not cut into parts that cost more to merge.
@@ -126,6 +128,8 @@ template <class Both>
 struct FewRequestsTraits : Both {
   static constexpr bool kMany = false;
   static constexpr bool kAlone = false;  ///< Few requests hardly have an item for every warp.
+  /// A warp has a round or two, so that half of one counts; with exact pages the code for it costs more.
+  static constexpr bool kSingles = Both::kRoundTiles == 2 && Both::kRowTiles == 1 && !Both::kExact;
 };
 template <class Both>
 struct ManyRequestsTraits : Both {

@@ -427,44 +427,54 @@ class DecodeTiles : protected DecodePages<Traits> {
     const LaneRead v_read = VTile<VCodec, kHeadDim>::lane_read(g_, t_);
     // Rounds whose keys all rows see and that are this warp's alone.
     const int32_t last = range.last;
-    const int32_t full_begin = s.full_begin, full_last = min(s.full_end, last) - kRoundTiles;
+    const Range full = {s.full_begin, min(s.full_end, last)};
     for (Round now = under_way.front(range.first); now.tile < last; now = under_way.front(now.tile + kRoundTiles)) {
       wait_copies<kAhead - 1>();
       __syncwarp();
       under_way.pop_and_push(copy_next(index, to_));
       commit_copies();
 
-      float c[kRoundTiles][kRowTiles][4];
-      KTile<KCodec, kHeadDim> k[kRoundTiles];
-#pragma unroll
-      for (int r = 0; r < kRoundTiles; ++r) {
-        const uint32_t k_rows = from_ + r * Traits::kTileBytes;
-        k[r].load(k_rows, k_rows + Traits::kKScales, k_read);
-      }
-      products(k, c);
-      const bool is_full = now.tile >= full_begin && now.tile <= full_last;
-      const bool partly = !is_full || now.dead != 0;
-      if (partly) [[unlikely]]
-        hide(is_full ? live_bits(now, last) : live_bits(now, last) & visible<kRoundTiles>(s, now.tile), c);
-      if constexpr (Traits::kHalves) {
-        softmax(c);
-        turn_ring();
-        wait_copies<kAhead - 1>();
-        __syncwarp();
-        copy_next_values(to_);
-        commit_copies();
-      }
-      if (partly) [[unlikely]]
-        clear_round(s, now, last, from_);
-      if constexpr (!Traits::kHalves) softmax(c);
-#pragma unroll
-      for (int r = 0; r < kRoundTiles; ++r) {
-        const uint32_t v_rows = from_ + r * Traits::kTileBytes;
-        VTile<VCodec, kHeadDim> v;
-        v.load(v_rows + Traits::kStageVRows, v_rows + Traits::kVScales, v_read);
-        accumulate(v, c[r]);
-      }
+      if (Traits::kSingles && now.tile + 1 >= last)
+        attend_round<1>(s, now, last, full, k_read, v_read);
+      else
+        attend_round<kRoundTiles>(s, now, last, full, k_read, v_read);
       turn_ring();
+    }
+  }
+
+  /// The first kCount tiles of a round.
+  template <int kCount>
+  __device__ __forceinline__ void attend_round(const detail::Segment& s, Round now, int32_t last, const Range& full,
+                                               const LaneRead& k_read, const LaneRead& v_read) {
+    float c[kCount][kRowTiles][4];
+    KTile<KCodec, kHeadDim> k[kCount];
+#pragma unroll
+    for (int r = 0; r < kCount; ++r) {
+      const uint32_t k_rows = from_ + r * Traits::kTileBytes;
+      k[r].load(k_rows, k_rows + Traits::kKScales, k_read);
+    }
+    products(k, c);
+    const bool is_full = now.tile >= full.first && now.tile + kCount <= full.last;
+    const bool partly = !is_full || now.dead != 0;
+    if (partly) [[unlikely]]
+      hide(is_full ? live_bits(now, last) : live_bits(now, last) & visible<kCount>(s, now.tile), c);
+    if constexpr (Traits::kHalves) {
+      softmax(c);
+      turn_ring();
+      wait_copies<kAhead - 1>();
+      __syncwarp();
+      copy_next_values(to_);
+      commit_copies();
+    }
+    if (partly) [[unlikely]]
+      clear_round(s, now, last, from_);
+    if constexpr (!Traits::kHalves) softmax(c);
+#pragma unroll
+    for (int r = 0; r < kCount; ++r) {
+      const uint32_t v_rows = from_ + r * Traits::kTileBytes;
+      VTile<VCodec, kHeadDim> v;
+      v.load(v_rows + Traits::kStageVRows, v_rows + Traits::kVScales, v_read);
+      accumulate(v, c[r]);
     }
   }
 
