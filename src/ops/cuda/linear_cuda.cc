@@ -221,22 +221,18 @@ class CudaLinear final : public Linear {
                                .in_features = in_features_,
                                .output = args.output},
                               stream.cuda);
-    if (few_rows_ && few_rows_->takes(args.num_rows))
-      return context_.few_rows()->multiply({.weight = &*few_rows_,
-                                            .x = args.x,
-                                            .y = args.y,
-                                            .num_rows = args.num_rows,
-                                            .output = args.output,
-                                            .gate = args.gate},
-                                           stream.cuda);
+    const auto multiply = [&](auto& products, const auto& weight) {
+      return products.multiply({.weight = &weight,
+                                .x = args.x,
+                                .y = args.y,
+                                .num_rows = args.num_rows,
+                                .output = args.output,
+                                .gate = args.gate},
+                               stream.cuda);
+    };
+    if (few_rows_ && few_rows_->takes(args.num_rows)) return multiply(*context_.few_rows(), *few_rows_);
     if (batch_rows_ && batch_rows_->takes(args.num_rows, args.output))
-      return context_.batch_rows()->multiply({.weight = &*batch_rows_,
-                                              .x = args.x,
-                                              .y = args.y,
-                                              .num_rows = args.num_rows,
-                                              .output = args.output,
-                                              .gate = args.gate},
-                                             stream.cuda);
+      return multiply(*context_.batch_rows(), *batch_rows_);
     return context_.multiply(
         {.out_features = out_features_, .in_features = in_features_, .num_rows = args.num_rows, .output = args.output},
         weight_.data(), args, stream.cuda);
