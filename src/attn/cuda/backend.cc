@@ -85,10 +85,11 @@ int32_t cluster_of(const AttnPlan& plan, int32_t num_requests) {
   const int64_t items = (rows + rows_an_item - 1) / rows_an_item * desc.layout.num_kv_heads * num_requests;
   if (num_requests > kFewRequests || items == 0) return 1;
   for (const int32_t size : {8, 4, 2}) {
-    if (size == 2 && instance.row_tiles == 1) break;
     const int64_t blocks =
         config.cluster_blocks[static_cast<size_t>(std::countr_zero(static_cast<uint32_t>(size)) - 1)];
     const int64_t blocks_an_item = blocks / items / size * size;
+    // With one row tile, pairs of blocks pay where each item has one alone.
+    if (size == 2 && instance.row_tiles == 1 && blocks_an_item > size) break;
     if (8 * blocks_an_item * items >= 7 * config.num_blocks) return size;
   }
   return 1;
