@@ -70,10 +70,9 @@ class DecodeMerge : protected DecodeTiles<Traits> {
     return true;
   }
 
-  /// The item's rows are those of its own pages. They are merged with those of the shared pages at the end, when parts
-  /// of these are likely to be there: until then there is other work to do.
+  /// The item's rows, which are shared, are those of its own pages. They are merged with those of the shared pages at
+  /// the end, when parts of these are likely to be there: until then there is other work to do.
   __device__ __forceinline__ void settle(const detail::Segment& s) {
-    if (!is_shared(s)) return;
     auto& later = shared_.later[alone() ? warp_ : 0];
     if (later.count == detail::Later::kMost) merge_shared(&merge_shared_rows_apart);
     sync_team();

@@ -152,6 +152,7 @@ class DecodeBlock : private DecodeCluster<Traits> {
   using Base::finish_in_cluster;
   using Base::has_one;
   using Base::is_alone;
+  using Base::is_shared;
   using Base::lane_;
   using Base::lane_lengths;
   using Base::leave_nothing;
@@ -226,9 +227,11 @@ class DecodeBlock : private DecodeCluster<Traits> {
       if (works) {
         attend(index);
         if (!in_cluster()) {
+          // Read before the last barrier of finish: behind it the leader writes over the segment.
+          const bool shared = is_shared(s);
           const bool written = finish(s);
           if constexpr (Traits::kShares) {
-            if (written) settle(s);
+            if (written && shared) settle(s);
           }
           if (has_one(sharing())) break;
           continue;
