@@ -4,14 +4,13 @@
 #include <cstdint>
 
 #include "kvant/core/thread_pool.h"
+#include "ops/divide_up.h"
 
 namespace kvant::ops {
 
 /// Outputs that a panel of packed weights holds: what a tile of the kernels computes at once. Any vector width divides
 /// it.
 inline constexpr int64_t kPanelOutputs = 16;
-
-constexpr int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 /// Cuts a product of `num_rows` rows and `num_panels` panels into tasks and runs
 /// `body(row_begin, row_end, panel_begin, panel_end)` for each. `row_bytes` is the size of a row as the kernel reads

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <vector>
 
+#include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
 #include "core/device_memory.h"
@@ -37,6 +38,34 @@ class CudaStreamTest : public ::testing::Test {
     const Status status = synchronise(stream());
     EXPECT_TRUE(status.ok()) << status.to_string();
     return values;
+  }
+
+  struct Replays {
+    int rounds = 1;
+    int read_every = 1;
+  };
+  /// After `run` has left something in `ys`: replays of it as a graph leave the same bits, whatever was there.
+  template <class Run>
+  void expect_replays_alike(const Run& run, const std::vector<DeviceBuffer>& ys, Replays replays) {
+    std::vector<std::vector<float>> want;
+    for (const DeviceBuffer& y : ys) want.push_back(read<float>(y));
+    auto* handle = static_cast<cudaStream_t>(stream().cuda);
+    cudaGraph_t graph = nullptr;
+    cudaGraphExec_t replay = nullptr;
+    ASSERT_EQ(cudaStreamBeginCapture(handle, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+    run();
+    ASSERT_EQ(cudaStreamEndCapture(handle, &graph), cudaSuccess);
+    ASSERT_EQ(cudaGraphInstantiate(&replay, graph, 0), cudaSuccess);
+    for (int round = 0; round < replays.rounds; ++round) {
+      for (const DeviceBuffer& y : ys)
+        ASSERT_EQ(cudaMemsetAsync(y.data(), 0xff, static_cast<size_t>(y.bytes()), handle), cudaSuccess);
+      ASSERT_EQ(cudaGraphLaunch(replay, handle), cudaSuccess);
+      if (round % replays.read_every != 0) continue;
+      for (size_t i = 0; i < ys.size(); ++i)
+        ASSERT_EQ(read<float>(ys[i]), want[i]) << "round " << round << ", step " << i;
+    }
+    EXPECT_EQ(cudaGraphExecDestroy(replay), cudaSuccess);
+    EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
   }
 
  private:

@@ -6,6 +6,8 @@
 #include "core/cuda_status.h"
 #include "core/overlapped_launch.h"
 #include "ops/cuda/batch_rows.cuh"
+#include "ops/cuda/hopper_device.h"
+#include "ops/divide_up.h"
 
 namespace kvant::ops::cuda {
 namespace {
@@ -27,8 +29,6 @@ constexpr Kernel kernel() {
 constexpr Kernel kKernels[] = {kernel<2, 1, 96>(),  kernel<2, 1, 128>(), kernel<2, 1, 192>(), kernel<3, 1, 96>(),
                                kernel<3, 1, 128>(), kernel<3, 1, 192>(), kernel<2, 2, 192>()};
 
-int64_t divided_up(int64_t count, int64_t by) { return (count + by - 1) / by; }
-
 /// The smallest that holds them, or null.
 const Kernel* find_kernel(int64_t rows, int32_t outputs) {
   for (const Kernel& kernel : kKernels)
@@ -41,14 +41,14 @@ const Kernel* find_kernel(int64_t rows, int32_t outputs) {
 BatchRowsCut choose_plain_cut(int64_t out_features, int64_t in_features, int64_t num_multiprocessors) {
   constexpr int64_t kLeastChunks = 48;
   constexpr double kMostOverShare = 1.15;
-  const int64_t num_chunks = divided_up(in_features, kChunk);
+  const int64_t num_chunks = divide_up(in_features, kChunk);
   double least =
       kMostOverShare * static_cast<double>(out_features * num_chunks) / static_cast<double>(num_multiprocessors);
   BatchRowsCut best;
   for (const int32_t outputs : {96, 128}) {
     for (int32_t split = 2; split <= kMostBatchSplit; ++split) {
-      const int64_t chunks = divided_up(num_chunks, split);
-      if (chunks < kLeastChunks || divided_up(out_features, outputs) * split > num_multiprocessors) continue;
+      const int64_t chunks = divide_up(num_chunks, split);
+      if (chunks < kLeastChunks || divide_up(out_features, outputs) * split > num_multiprocessors) continue;
       const auto work = static_cast<double>(chunks * outputs);
       if (work >= least) continue;
       least = work;
@@ -60,7 +60,7 @@ BatchRowsCut choose_plain_cut(int64_t out_features, int64_t in_features, int64_t
 
 /// A tile for nearly every multiprocessor: another round would take as long as the first.
 BatchRowsCut choose_gated_cut(int64_t out_features, int64_t num_multiprocessors) {
-  const int64_t num_tiles = divided_up(out_features, kMostOutputs);
+  const int64_t num_tiles = divide_up(out_features, kMostOutputs);
   const bool fits =
       out_features % 16 == 0 && num_tiles <= num_multiprocessors && 10 * num_tiles >= 9 * num_multiprocessors;
   return fits ? BatchRowsCut{.outputs = kMostOutputs} : BatchRowsCut{};
@@ -86,13 +86,8 @@ Status make_maps(const void* weight, BatchRowsWeight& described) {
 
 Result<std::unique_ptr<BatchRows>> BatchRows::create() {
   std::unique_ptr<BatchRows> batch(new BatchRows());
-  int device = 0, major = 0, minor = 0;
-  KVANT_FAIL_IF_ERROR(cuda_status(cudaGetDevice(&device), "cudaGetDevice"));
-  for (const auto& [value, attribute] :
-       {std::pair{&major, cudaDevAttrComputeCapabilityMajor}, std::pair{&minor, cudaDevAttrComputeCapabilityMinor},
-        std::pair{&batch->num_multiprocessors_, cudaDevAttrMultiProcessorCount}})
-    KVANT_FAIL_IF_ERROR(cuda_status(cudaDeviceGetAttribute(value, attribute, device), "cudaDeviceGetAttribute"));
-  if (major != 9 || minor != 0) return nullptr;
+  KVANT_ASSIGN_OR_FAIL(batch->num_multiprocessors_, hopper_multiprocessors());
+  if (batch->num_multiprocessors_ == 0) return nullptr;
   for (const Kernel& kernel : kKernels)
     KVANT_FAIL_IF_ERROR(
         cuda_status(cudaFuncSetAttribute(kernel.run, cudaFuncAttributeMaxDynamicSharedMemorySize, kernel.shared_bytes),
@@ -128,8 +123,8 @@ Status BatchRows::multiply(const BatchRowsArgs& args, void* stream) const {
   const BatchRowsForm& form = weight.form(args.output);
   const BatchRowsCut cut = form.cut;
   const Kernel* kernel = find_kernel(args.num_rows, cut.outputs);
-  const int64_t num_blocks = cut.outputs == 0 ? 0 : divided_up(weight.out_features, cut.outputs) * cut.split;
-  const int64_t num_chunks = divided_up(weight.in_features, kChunk);
+  const int64_t num_blocks = cut.outputs == 0 ? 0 : divide_up(weight.out_features, cut.outputs) * cut.split;
+  const int64_t num_chunks = divide_up(weight.in_features, kChunk);
   const bool sliced = cut.split > 1;
   if (kernel == nullptr || (sliced && (cut.outputs > kMostSlicedOutputs || num_blocks > num_multiprocessors_ ||
                                        cut.split > std::min<int64_t>(kMostBatchSplit, num_chunks))))

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 
+#include "core/warpgroup_registers.cuh"
 #include "ops/cuda/batch_rows_params.cuh"
 #include "ops/cuda/batch_rows_store.cuh"
 #include "ops/cuda/batch_rows_sums.cuh"
@@ -60,11 +61,6 @@ __device__ __forceinline__ void fill_ring(const BatchRowsBlock<Traits>& block, i
     place.advance();
   }
   allow_next_kernel();
-}
-
-template <class Traits>
-__device__ __forceinline__ void release(const BatchRowsBlock<Traits>& block, int32_t stage) {
-  if (threadIdx.x % 32 == 0) hopper::arrive(block.empty(stage));
 }
 
 /// The compiler does not know when the tensor cores read and write sums: it moves nothing of them across this.
@@ -134,10 +130,10 @@ __global__ void __launch_bounds__(Traits::kThreads, 1)
   if (threadIdx.x == Traits::kConsumers) num_asked = detail::start_weights(block);
   __syncthreads();
   if (threadIdx.x < Traits::kConsumers) {
-    hopper::take_registers<Traits::kConsumerRegisters>();
+    take_registers<Traits::kConsumerRegisters>();
     detail::consume(block);
   } else {
-    hopper::give_registers<Traits::kProducerRegisters>();
+    give_registers<Traits::kProducerRegisters>();
     if (threadIdx.x == Traits::kConsumers) detail::fill_ring(block, num_asked);
   }
 }

@@ -9,6 +9,8 @@
 #include "core/cuda_status.h"
 #include "core/overlapped_launch.h"
 #include "ops/cuda/few_rows.cuh"
+#include "ops/cuda/hopper_device.h"
+#include "ops/divide_up.h"
 
 namespace kvant::ops::cuda {
 namespace {
@@ -32,8 +34,6 @@ constexpr Kernel kKernels[] = {kernel<8, 1>(),  kernel<16, 1>(), kernel<32, 1>()
 constexpr FewRowsCut kShares{.outputs = Any::kMostOutputs};  // of up to kMostFewRows
 constexpr int32_t kMostOutputs = 256;
 
-int64_t divided_up(int64_t count, int64_t by) { return (count + by - 1) / by; }
-
 /// The smallest that holds them, or null.
 const Kernel* find_kernel(int64_t rows, int32_t outputs) {
   for (const Kernel& kernel : kKernels)
@@ -56,7 +56,7 @@ int32_t choose_num_blocks(const Kernel& kernel, const FewRowsParams& params, int
   const int32_t num_tiles = params.num_units / params.num_chunks;
   if (split > 1) return num_tiles * split;
   if (!kernel.whole_tiles) return choose_num_shares(num_tiles, params.num_units, num_multiprocessors);
-  return static_cast<int32_t>(divided_up(num_tiles, divided_up(num_tiles, num_multiprocessors)));
+  return static_cast<int32_t>(divide_up(num_tiles, divide_up(num_tiles, num_multiprocessors)));
 }
 
 /// Clusters of so many blocks that run at once. Some groups of multiprocessors are smaller than others, so they can be
@@ -90,13 +90,8 @@ Result<FewRowsForm> make_form(const void* weight, int64_t out_features, int64_t 
 
 Result<std::unique_ptr<FewRows>> FewRows::create(void* stream) {
   std::unique_ptr<FewRows> few(new FewRows());
-  int device = 0, major = 0, minor = 0;
-  KVANT_FAIL_IF_ERROR(cuda_status(cudaGetDevice(&device), "cudaGetDevice"));
-  for (const auto& [value, attribute] :
-       {std::pair{&major, cudaDevAttrComputeCapabilityMajor}, std::pair{&minor, cudaDevAttrComputeCapabilityMinor},
-        std::pair{&few->num_multiprocessors_, cudaDevAttrMultiProcessorCount}})
-    KVANT_FAIL_IF_ERROR(cuda_status(cudaDeviceGetAttribute(value, attribute, device), "cudaDeviceGetAttribute"));
-  if (major != 9 || minor != 0) return nullptr;
+  KVANT_ASSIGN_OR_FAIL(few->num_multiprocessors_, hopper_multiprocessors());
+  if (few->num_multiprocessors_ == 0) return nullptr;
   for (const Kernel& kernel : kKernels)
     KVANT_FAIL_IF_ERROR(
         cuda_status(cudaFuncSetAttribute(kernel.run, cudaFuncAttributeMaxDynamicSharedMemorySize, Any::kSharedBytes),
@@ -115,7 +110,7 @@ Result<std::unique_ptr<FewRows>> FewRows::create(void* stream) {
 }
 
 FewRowsCut FewRows::choose_cut(int64_t out_features, int64_t in_features) const {
-  const int64_t num_chunks = divided_up(in_features, kChunk);
+  const int64_t num_chunks = divide_up(in_features, kChunk);
   // What a block reads, weight and x, over an equal share of the weight: the multiprocessors together read from cache
   // about 1.5 times as fast as weights come from memory.
   constexpr double kMostOverShare = 1.8;
@@ -124,10 +119,10 @@ FewRowsCut FewRows::choose_cut(int64_t out_features, int64_t in_features) const 
   for (int32_t split = 1; split <= std::min<int64_t>(kMostSplit, num_chunks); ++split) {
     const int64_t clusters = most_clusters_[static_cast<size_t>(split)];
     if (clusters == 0) continue;
-    const int64_t tiles = split > 1 ? 1 : divided_up(out_features, kMostOutputs * clusters);  // of a block
+    const int64_t tiles = split > 1 ? 1 : divide_up(out_features, kMostOutputs * clusters);  // of a block
     const int64_t step = out_features % 16 == 0 ? 16 : 8;
-    const int64_t outputs = divided_up(divided_up(out_features, clusters * tiles), step) * step;
-    const auto read = static_cast<double>(tiles * divided_up(num_chunks, split) * (outputs + kMostManyRows));
+    const int64_t outputs = divide_up(divide_up(out_features, clusters * tiles), step) * step;
+    const auto read = static_cast<double>(tiles * divide_up(num_chunks, split) * (outputs + kMostManyRows));
     if (outputs > kMostOutputs || read >= least) continue;
     least = read;
     best = {.outputs = static_cast<int32_t>(outputs), .split = split};
@@ -136,7 +131,7 @@ FewRowsCut FewRows::choose_cut(int64_t out_features, int64_t in_features) const 
 }
 
 Result<FewRowsWeight> FewRows::describe(const void* weight, int64_t out_features, int64_t in_features) const {
-  const int64_t units = divided_up(out_features, kShares.outputs) * divided_up(in_features, kChunk);
+  const int64_t units = divide_up(out_features, kShares.outputs) * divide_up(in_features, kChunk);
   if (out_features % 8 != 0 || in_features % 8 != 0 ||
       units * (num_multiprocessors_ + 1) > std::numeric_limits<int32_t>::max())
     return FewRowsWeight{.out_features = out_features, .in_features = in_features};
@@ -164,11 +159,11 @@ Status FewRows::multiply(const FewRowsArgs& args, void* stream) const {
                        .num_rows = static_cast<int32_t>(args.num_rows),
                        .tile_outputs = form.cut.outputs,
                        .num_stages = stages_of(form.cut.outputs, kernel->rows),
-                       .num_chunks = static_cast<int32_t>(divided_up(weight.in_features, kChunk)),
+                       .num_chunks = static_cast<int32_t>(divide_up(weight.in_features, kChunk)),
                        .output = args.output,
                        .gate = args.gate};
   std::memcpy(&params.weight, (gated ? form.gated_map : form.map).data(), sizeof(params.weight));
-  params.num_units = static_cast<int32_t>(divided_up(weight.out_features, form.cut.outputs)) * params.num_chunks;
+  params.num_units = static_cast<int32_t>(divide_up(weight.out_features, form.cut.outputs)) * params.num_chunks;
   const int32_t num_blocks = choose_num_blocks(*kernel, params, form.cut.split, num_multiprocessors_);
   const OverlappedLaunch launch(static_cast<unsigned>(num_blocks), static_cast<unsigned>(kernel->threads),
                                 Any::kSharedBytes, true, stream, static_cast<unsigned>(form.cut.split));

@@ -112,11 +112,6 @@ __device__ __forceinline__ void copy_x(const FewRowsBlock<Traits>& block) {
 }
 
 template <class Traits>
-__device__ __forceinline__ void release(const FewRowsBlock<Traits>& block, int32_t stage) {
-  if (threadIdx.x % 32 == 0) hopper::arrive(block.empty(stage));
-}
-
-template <class Traits>
 __device__ __forceinline__ void multiply_units(const FewRowsBlock<Traits>& block, int32_t count, RingPlace& place,
                                                Sums<Traits>& sums) {
   const auto group = static_cast<int32_t>(threadIdx.x / 128);

@@ -87,15 +87,6 @@ template <int kThreads>
 __device__ __forceinline__ void meet() {
   asm volatile("bar.sync 1, %0;" ::"n"(kThreads) : "memory");
 }
-/// By all threads of a warpgroup, which then have so many registers each.
-template <int kCount>
-__device__ __forceinline__ void take_registers() {
-  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kCount));
-}
-template <int kCount>
-__device__ __forceinline__ void give_registers() {
-  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kCount));
-}
 __device__ __forceinline__ int32_t cluster_size() {
   int32_t size;
   asm("mov.u32 %0, %cluster_nctaid.x;" : "=r"(size));

@@ -5,6 +5,8 @@
 
 #include <cstdint>
 
+#include "ops/cuda/hopper.cuh"
+
 namespace kvant::ops::cuda {
 
 inline constexpr int kChunk = 64;  // inputs of a stage
@@ -23,6 +25,12 @@ struct RingPlace {
     parity ^= 1;
   }
 };
+
+/// A warp has read the stage.
+template <class Block>
+__device__ __forceinline__ void release(const Block& block, int32_t stage) {
+  if (threadIdx.x % 32 == 0) hopper::arrive(block.empty(stage));
+}
 
 /// Part [begin, end) of something.
 struct Share {

@@ -259,25 +259,7 @@ TEST_F(CudaBatchRows, GivesTheSameBitsInEveryRunAndReplay) {
       ASSERT_NO_FATAL_FAILURE(run(products[i], xs[i], kSteps[i].rows, LinearOutput::kF32, ys[i]));
   };
   run_all();
-  std::vector<std::vector<float>> want;
-  for (const DeviceBuffer& y : ys) want.push_back(read<float>(y));
-  auto* handle = static_cast<cudaStream_t>(stream().cuda);
-  cudaGraph_t graph = nullptr;
-  cudaGraphExec_t replay = nullptr;
-  ASSERT_EQ(cudaStreamBeginCapture(handle, cudaStreamCaptureModeThreadLocal), cudaSuccess);
-  run_all();
-  ASSERT_EQ(cudaStreamEndCapture(handle, &graph), cudaSuccess);
-  ASSERT_EQ(cudaGraphInstantiate(&replay, graph, 0), cudaSuccess);
-  for (int round = 0; round < 100; ++round) {
-    for (const DeviceBuffer& y : ys)
-      ASSERT_EQ(cudaMemsetAsync(y.data(), 0xff, static_cast<size_t>(y.bytes()), handle), cudaSuccess);
-    ASSERT_EQ(cudaGraphLaunch(replay, handle), cudaSuccess);
-    if (round % 5 != 0) continue;
-    for (size_t i = 0; i < ys.size(); ++i)
-      ASSERT_EQ(read<float>(ys[i]), want[i]) << "round " << round << ", step " << i;
-  }
-  EXPECT_EQ(cudaGraphExecDestroy(replay), cudaSuccess);
-  EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
+  expect_replays_alike(run_all, ys, {.rounds = 100, .read_every = 5});
 }
 
 }  // namespace

@@ -23,17 +23,6 @@ __device__ __forceinline__ void wait_for_phase(uint32_t barrier, uint32_t parity
   } while (ended == 0);
 }
 
-/// The registers that each thread of a warpgroup has from here on: fewer, or more as soon as others have given theirs.
-/// No function that is called from then on may need more than the fewest.
-template <int kCount>
-__device__ __forceinline__ void give_registers() {
-  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kCount));
-}
-template <int kCount>
-__device__ __forceinline__ void take_registers() {
-  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kCount));
-}
-
 /// Of so many threads, whole warps.
 template <int kThreads>
 __device__ __forceinline__ void sync_named(int barrier) {

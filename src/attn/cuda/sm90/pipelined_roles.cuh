@@ -9,6 +9,7 @@
 #include "attn/cuda/sm90/phase_barrier.cuh"
 #include "attn/cuda/sm90/prefill_roles.cuh"
 #include "attn/cuda/sm90/warpgroup_mma.cuh"
+#include "core/warpgroup_registers.cuh"
 
 namespace kvant::attn::cuda {
 
