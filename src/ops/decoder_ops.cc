@@ -22,35 +22,6 @@ Status check_width(const char* what, int64_t width, Stream stream) {
           fmt::format("{} of {} channels: CUDA needs a multiple of 8; run on the CPU", what, width)};
 }
 
-void split_rows(const SplitQkvArgs& args, Stream stream) {
-  const int64_t q_width = int64_t{args.num_q_heads} * args.head_dim_k;
-  const int64_t k_width = int64_t{args.num_kv_heads} * args.head_dim_k;
-  const int64_t width = q_width + k_width + int64_t{args.num_kv_heads} * args.head_dim_v;
-  auto* qkv = static_cast<float*>(args.qkv);
-  auto* q = static_cast<float*>(args.q);
-  for_row_blocks(args.num_tokens, width, stream, [&](int64_t begin, int64_t end) {
-    for (int64_t token = begin; token < end; ++token) {
-      float* row = qkv + token * width;
-      if (args.bias != nullptr) add(row, args.bias, width, row);
-      // One row here is one head: its norm runs on the calling thread.
-      const auto norm_heads = [&](float* heads, int32_t count, const float* weight) {
-        if (weight == nullptr) return;
-        for (int32_t head = 0; head < count; ++head) {
-          float* x = heads + int64_t{head} * args.head_dim_k;
-          rms_norm_row(x, args.head_dim_k, weight, args.epsilon, x);
-        }
-      };
-      norm_heads(row, args.num_q_heads, args.q_norm);
-      norm_heads(row + q_width, args.num_kv_heads, args.k_norm);
-    }
-  });
-  args.rope->apply(qkv, args.num_q_heads, args.head_dim_k, width, stream);
-  args.rope->apply(qkv + q_width, args.num_kv_heads, args.head_dim_k, width, stream);
-  for_row_blocks(args.num_tokens, q_width, stream, [&](int64_t begin, int64_t end) {
-    for (int64_t token = begin; token < end; ++token) std::copy_n(qkv + token * width, q_width, q + token * q_width);
-  });
-}
-
 void draw_on_cpu(const DrawArgs& args, int64_t row) {
   const std::span logits(args.logits + row * args.vocabulary, static_cast<size_t>(args.vocabulary));
   const Draw& draw = args.draws[args.row_indices == nullptr ? row : args.row_indices[row]];
@@ -132,12 +103,6 @@ Status normalise(const NormArgs& args, Stream stream) {
   }
   for (int64_t row = 0; row < args.num_rows; ++row)
     rms_norm_row(args.x + args.row_indices[row] * args.dim, args.dim, args.weight, args.epsilon, out + row * args.dim);
-  return {};
-}
-
-Status split_qkv(const SplitQkvArgs& args, Stream stream) {
-  if (stream.cuda != nullptr) return cuda::split_qkv(args, stream.cuda);
-  split_rows(args, stream);
   return {};
 }
 

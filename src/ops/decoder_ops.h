@@ -10,7 +10,6 @@
 #include "ops/activation.h"
 #include "ops/draw.h"
 #include "ops/linear.h"
-#include "ops/rope.h"
 
 // The steps of a decoder between its matrix products, on the device that the stream names. All pointers are memory of
 // that device. Activations, written `void*`, are f32 on the CPU and bf16 on CUDA; the residual stream, weights of
@@ -68,23 +67,6 @@ Status add_bias(float* x, int64_t num_rows, int64_t width, const float* bias, St
 
 /// x = cap * tanh(x / cap) over logits [num_rows, width].
 Status soft_cap(float* x, int64_t num_rows, int64_t width, float cap, Stream stream);
-
-struct SplitQkvArgs {
-  void* qkv = nullptr;  ///< [num_tokens, (q + k) * head_dim_k + v * head_dim_v] activations; k and v stay here.
-  void* q = nullptr;    ///< [num_tokens, num_q_heads, head_dim_k] activations
-  int64_t num_tokens = 0;
-  int32_t num_q_heads = 0;
-  int32_t num_kv_heads = 0;
-  int32_t head_dim_k = 0;
-  int32_t head_dim_v = 0;
-  const float* bias = nullptr;    ///< [qkv width]; null = none.
-  const float* q_norm = nullptr;  ///< [head_dim_k], RMS norm of each head before RoPE; null = none.
-  const float* k_norm = nullptr;
-  float epsilon = 0.0f;
-  const Rope* rope = nullptr;  ///< Of this step's positions.
-};
-/// From the fused projection: biases, norms of queries and keys, RoPE, queries side by side.
-Status split_qkv(const SplitQkvArgs& args, Stream stream);
 
 struct GateArgs {
   Gate gate;

@@ -5,16 +5,11 @@
 #include <vector>
 
 #include "core/device_memory.h"
+#include "kvant/core/rope_pairs.h"
 #include "kvant/core/status.h"
 #include "kvant/core/stream.h"
 
 namespace kvant::ops {
-
-/// Which channels of a head form the pair that RoPE turns.
-enum class RopePairs : uint8_t {
-  kHalves,       ///< (i, i + dim / 2)
-  kInterleaved,  ///< (2 i, 2 i + 1)
-};
 
 struct RopeParams {
   int32_t dim = 0;  ///< Leading channels of a head that are turned; even.
@@ -56,10 +51,6 @@ class Rope {
   /// Positions of the step's tokens. Allocates only when a step has more tokens than any before.
   void set_positions(std::span<const int32_t> positions);
 
-  /// Turns x [num_tokens, num_heads, head_dim] in place; rows are `token_stride` elements apart. The number of tokens
-  /// is that of `set_positions`.
-  void apply(float* x, int64_t num_heads, int64_t head_dim, int64_t token_stride, Stream stream) const;
-
   int64_t num_pairs() const { return static_cast<int64_t>(frequencies_.size()); }
   RopePairs pairs() const { return params_.pairs; }
   /// [num_tokens, num_pairs] in memory of the device.
@@ -75,7 +66,6 @@ class Rope {
   std::vector<double> frequencies_;  // [dim / 2]
   std::vector<float> cosines_;       // [num_tokens, dim / 2]
   std::vector<float> sines_;
-  int64_t num_tokens_ = 0;
   DeviceBuffer device_;
   int64_t max_tokens_ = 0;
 };

@@ -12,6 +12,7 @@
 #include "kvant/core/thread_pool.h"
 #include "support/device_cache.h"
 #include "support/layout_list.h"
+#include "support/prepared_heads.h"
 
 namespace kvant::attn {
 namespace {
@@ -299,6 +300,123 @@ TEST_F(CudaAppend, SkipsSlotsOutsideTheirPools) {
   ASSERT_EQ(append(args, cuda()), Status());
   sync();
   test::expect_same_pools(got, want);
+}
+
+/// A HeadPreparation's arrays on the device.
+class DevicePreparation {
+ public:
+  explicit DevicePreparation(const test::PreparationInputs& inputs) : inputs_(inputs) {}
+  HeadPreparation moved(HeadPreparation args) {
+    args.q_bias = copy(inputs_.q_bias), args.k_bias = copy(inputs_.k_bias), args.v_bias = copy(inputs_.v_bias);
+    args.q_norm = copy(inputs_.q_norm), args.k_norm = copy(inputs_.k_norm);
+    args.cosines = copy(inputs_.cosines), args.sines = copy(inputs_.sines);
+    return args;
+  }
+
+ private:
+  const float* copy(const std::vector<float>& values) {
+    if (values.empty()) return nullptr;
+    arrays_.emplace_back(values);
+    return arrays_.back().data<float>();
+  }
+  const test::PreparationInputs& inputs_;
+  std::vector<GuardedDeviceBytes> arrays_;
+};
+
+/// Prepares and appends rows of one projection on both devices, keys and values in place; compares all bytes.
+void check_prepared(const Case& c, const test::PreparationCase& prepared, Stream stream) {
+  SCOPED_TRACE(describe(c) + " " + describe(prepared));
+  ThreadPool pool(2);
+  const int64_t num_pages = 8 * c.num_tokens / c.layout.page_size + 1;
+  TestCache want(c.layout, num_pages, num_pages, c.gap_bytes);
+  set_up(want, c);
+  const DeviceCache got(want, c.shift);
+  const test::PreparationInputs inputs(prepared, c.layout, c.num_tokens, c.seed);
+  const int64_t bytes = dtype_bytes(c.dtype), q_width = int64_t{prepared.num_q_heads} * c.layout.head_dim_k;
+  const int64_t k_width = int64_t{c.layout.num_kv_heads} * c.layout.head_dim_k;
+  const int64_t width = q_width + k_width + int64_t{c.layout.num_kv_heads} * c.layout.head_dim_v;
+  std::vector<std::byte> rows = test::to_dtype(test::random_values(c.num_tokens * width, c.seed + 20, false), c.dtype);
+  std::vector<std::byte> q(static_cast<size_t>(c.num_tokens * q_width * bytes));
+  const size_t shift_bytes = c.shift * static_cast<size_t>(bytes);
+  const GuardedDeviceBytes device_rows(rows, shift_bytes), device_q(q.size(), shift_bytes);
+  const std::vector<int64_t> slots = scattered_slots(c.num_tokens, num_pages * c.layout.page_size);
+  const GuardedDeviceBytes device_slots(slots);
+  const auto args_of = [&](const KvCacheView& cache, std::byte* projection, std::byte* q_out, const int64_t* at) {
+    std::byte* k = projection + q_width * bytes;
+    std::byte* v = k + k_width * bytes;
+    return AppendArgs{.cache = cache,
+                      .policy = c.policy,
+                      .k = k,
+                      .v = v,
+                      .dtype = c.dtype,
+                      .k_token_stride = width,
+                      .v_token_stride = width,
+                      .slots = at,
+                      .num_tokens = c.num_tokens,
+                      .preparation = {.norm_epsilon = 1e-5f,
+                                      .num_pairs = prepared.num_pairs,
+                                      .pairs = prepared.pairs,
+                                      .q = projection,
+                                      .q_token_stride = width,
+                                      .num_q_heads = prepared.num_q_heads,
+                                      .q_out = q_out,
+                                      .k_out = k,
+                                      .v_out = v}};
+  };
+  DevicePreparation device(inputs);
+  AppendArgs on_device = args_of(got.view(), device_rows.data(), device_q.data(), device_slots.data<int64_t>());
+  on_device.preparation = device.moved(on_device.preparation);
+  ASSERT_EQ(append(on_device, stream), Status());
+  AppendArgs args = args_of(want.view(), rows.data(), q.data(), slots.data());
+  const auto data = [](const std::vector<float>& values) { return values.empty() ? nullptr : values.data(); };
+  args.preparation.q_bias = data(inputs.q_bias), args.preparation.k_bias = data(inputs.k_bias);
+  args.preparation.v_bias = data(inputs.v_bias), args.preparation.q_norm = data(inputs.q_norm);
+  args.preparation.k_norm = data(inputs.k_norm), args.preparation.cosines = data(inputs.cosines);
+  args.preparation.sines = data(inputs.sines);
+  ASSERT_EQ(append(args, Stream::on_cpu(pool)), Status());
+  test::check_cuda(cudaStreamSynchronize(static_cast<cudaStream_t>(stream.cuda)));
+  test::expect_same_pools(got, want);
+  ASSERT_TRUE(device_q.guards_intact());
+  ASSERT_TRUE(device_rows.guards_intact());
+  ASSERT_TRUE(device_q.read<std::byte>() == q);
+  ASSERT_TRUE(device_rows.read<std::byte>() == rows);
+}
+
+TEST_F(CudaAppend, PreparesHeadsToTheBytesOfTheCpu) {
+  uint32_t seed = 9000;
+  for (const auto& [k_dim, v_dim] : kHeadDims) {
+    for (const RopePairs pairs : {RopePairs::kHalves, RopePairs::kInterleaved}) {
+      // Whole heads, whole units, pieces of units, none.
+      for (const int32_t num_pairs : {k_dim / 2, 16, 12, 5, 0}) {
+        for (const int64_t num_tokens : {3, 200}) {
+          const KvFormat format = kFormats[seed % 5];
+          const KvLayout layout{.k_format = format,
+                                .v_format = kFormats[seed / 5 % 5],
+                                .head_dim_k = k_dim,
+                                .head_dim_v = v_dim,
+                                .num_kv_heads = 1 + static_cast<int32_t>(seed % 3),
+                                .page_size = 16};
+          const Case c{.layout = layout,
+                       .policy = kPolicies[seed % 3],
+                       .conditioning = kConditionings[seed / 3 % 3],
+                       .dtype = kDTypes[seed / 2 % 3],
+                       .scales = pick_scales(seed, layout.num_kv_heads),
+                       .num_tokens = num_tokens,
+                       .shift = seed % 5 == 0 ? 1u : 0u,
+                       .seed = seed};
+          check_prepared(c,
+                         {.num_q_heads = layout.num_kv_heads * (1 + static_cast<int32_t>(seed / 2 % 4)),
+                          .num_pairs = num_pairs,
+                          .pairs = pairs,
+                          .bias = seed % 2 == 0,
+                          .norm = seed / 4 % 3 != 0},
+                         cuda());
+          if (HasFatalFailure()) return;
+          ++seed;
+        }
+      }
+    }
+  }
 }
 
 TEST_F(CudaAppend, ReplaysAGraphWithOtherSlotsAndValues) {

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <span>
 
+#include "kvant/attn/head_preparation.h"
 #include "kvant/attn/kv_cache.h"
 #include "kvant/core/dtype.h"
 #include "kvant/core/status.h"
@@ -10,7 +11,8 @@
 
 namespace kvant::attn {
 
-/// Quantise-and-write of new keys and values. Keys are given after RoPE; conditioning is applied here.
+/// Quantise-and-write of new keys and values. Keys are given after RoPE, unless `preparation` does it; conditioning is
+/// applied here.
 struct AppendArgs {
   KvCacheView cache;
   ScalePolicy policy = ScalePolicy::kAmax;
@@ -21,10 +23,12 @@ struct AppendArgs {
   int64_t v_token_stride = 0;
   const int64_t* slots = nullptr;  ///< [num_tokens]; negative = skip.
   int64_t num_tokens = 0;
+  HeadPreparation preparation{};
 };
 
 /// Writes every token to its slot. On the CPU a slot outside its pool is kInvalidArgument and nothing is written; on
-/// CUDA such a slot is skipped. No allocation, no synchronisation; slots must be distinct. Both give the same bytes.
+/// CUDA such a slot is skipped. No allocation, no synchronisation; slots must be distinct. Both give the same bytes,
+/// prepared heads included (but for payloads of NaN).
 ///
 /// On CUDA all pointers are in device memory and a call is one launch that can be captured: slots and values may change
 /// between replays. Global scales are not looked at there; they must be from 2^-100 to 2^100. Any alignment works;

@@ -57,12 +57,37 @@ Status check_stride(std::string_view which, int64_t stride, int32_t num_heads, i
                   which, stride, num_heads, head_dim, dense));
 }
 
+/// A pointer that another one makes necessary.
+Status check_given(const void* pointer, std::string_view name, std::string_view why) {
+  if (pointer != nullptr) return {};
+  return invalid(fmt::format("HeadPreparation::{} is null; {} needs it", name, why));
+}
+
+Status check_preparation(const HeadPreparation& args, const KvLayout& layout) {
+  if (args.num_pairs < 0 || args.num_pairs > layout.head_dim_k / 2) {
+    return invalid(fmt::format("RoPE of {} pairs: a head of {} channels has 0 to {}", args.num_pairs, layout.head_dim_k,
+                               layout.head_dim_k / 2));
+  }
+  if (args.num_pairs > 0) {
+    KVANT_RETURN_IF_ERROR(check_given(args.cosines, "cosines", "RoPE"));
+    KVANT_RETURN_IF_ERROR(check_given(args.sines, "sines", "RoPE"));
+  }
+  if (!(args.norm_epsilon >= 0.0f))
+    return invalid(fmt::format("norm_epsilon {}: a norm needs zero or more", args.norm_epsilon));
+  if (args.q == nullptr) return {};
+  if (args.num_q_heads <= 0)
+    return invalid(fmt::format("{} query heads to prepare: at least 1 is needed, or q null", args.num_q_heads));
+  KVANT_RETURN_IF_ERROR(check_given(args.q_out, "q_out", "a batch with q"));
+  return check_stride("q", args.q_token_stride, args.num_q_heads, layout.head_dim_k);
+}
+
 Status check_append(const AppendArgs& args) {
   KVANT_RETURN_IF_ERROR(check_cache(args.cache));
   if (args.num_tokens < 0) return invalid(fmt::format("num_tokens {} is negative", args.num_tokens));
   if (args.num_tokens > 0 && (args.k == nullptr || args.v == nullptr || args.slots == nullptr))
     return invalid(fmt::format("append of {} tokens needs k, v and slots; at least one is null", args.num_tokens));
   const KvLayout& layout = args.cache.layout;
+  KVANT_RETURN_IF_ERROR(check_preparation(args.preparation, layout));
   KVANT_RETURN_IF_ERROR(check_stride("k", args.k_token_stride, layout.num_kv_heads, layout.head_dim_k));
   return check_stride("v", args.v_token_stride, layout.num_kv_heads, layout.head_dim_v);
 }

@@ -55,23 +55,24 @@ Status check_slots(const KvCacheView& cache, const int64_t* slots, int64_t num_s
 }
 
 /// Tokens per task: enough work to pay for waking a thread.
-int64_t tokens_per_task(const KvLayout& layout) {
+int64_t tokens_per_task(const KvLayout& layout, int32_t num_q_heads) {
   const bool has_blocks = layout.k_format == KvFormat::kNvfp4 || layout.v_format == KvFormat::kNvfp4;
   const int64_t elements_per_task = has_blocks ? 4096 : 32768;
-  const int64_t elements_per_token = int64_t{layout.num_kv_heads} * (layout.head_dim_k + layout.head_dim_v);
+  const int64_t elements_per_token =
+      int64_t{layout.num_kv_heads} * (layout.head_dim_k + layout.head_dim_v) + int64_t{num_q_heads} * layout.head_dim_k;
   return std::max<int64_t>(1, elements_per_task / elements_per_token);
 }
 
 /// Calls `write(args, first, last)` on ranges of tokens. Captures one pointer, so that nothing is allocated.
 template <class Args>
-void for_token_ranges(const Args& args, int64_t num_tokens, void (*write)(const Args&, int64_t, int64_t),
+void for_token_ranges(const Args& args, int64_t num_tokens, int64_t grain, void (*write)(const Args&, int64_t, int64_t),
                       ThreadPool& pool) {
   struct Job {
     const Args& args;
     int64_t num_tokens, grain;
     void (*write)(const Args&, int64_t, int64_t);
   };
-  const Job job{args, num_tokens, tokens_per_task(args.cache.layout), write};
+  const Job job{args, num_tokens, grain, write};
   pool.parallel_for((num_tokens + job.grain - 1) / job.grain, [&job](int64_t task, int) {
     job.write(job.args, task * job.grain, std::min(job.num_tokens, (task + 1) * job.grain));
   });
@@ -82,7 +83,8 @@ void for_token_ranges(const Args& args, int64_t num_tokens, void (*write)(const 
 Status append(const AppendArgs& args, ThreadPool& pool) {
   KVANT_RETURN_IF_ERROR(check_scales(args.cache));
   KVANT_RETURN_IF_ERROR(check_slots(args.cache, args.slots, args.num_tokens));
-  for_token_ranges(args, args.num_tokens, &append_tokens, pool);
+  const int32_t num_q_heads = args.preparation.q == nullptr ? 0 : args.preparation.num_q_heads;
+  for_token_ranges(args, args.num_tokens, tokens_per_task(args.cache.layout, num_q_heads), &append_tokens, pool);
   return {};
 }
 
@@ -99,7 +101,8 @@ Status age_pages(const AgeArgs& args, ThreadPool& pool) {
                                  args.cache.base.num_pages));
     }
   }
-  for_token_ranges(args, args.num_ages * args.cache.layout.page_size, &age_tokens, pool);
+  const KvLayout& layout = args.cache.layout;
+  for_token_ranges(args, args.num_ages * layout.page_size, tokens_per_task(layout, 0), &age_tokens, pool);
   return {};
 }
 

@@ -1,5 +1,7 @@
 #include "attn/cpu/write_tokens.h"
 
+#include <cstring>
+
 #include "core/simd_targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -11,6 +13,7 @@
 #include "attn/cpu/conditioning-inl.h"
 #include "attn/cpu/convert-inl.h"
 #include "attn/cpu/nvfp4-inl.h"
+#include "attn/cpu/prepare_heads-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace kvant::attn::HWY_NAMESPACE {
@@ -47,6 +50,62 @@ HWY_INLINE void for_each_vector(const RowSource& row, const Use& use) {
 
 HWY_INLINE void widen(const RowSource& row, float* to) {
   for_each_vector(row, [to](int32_t i, F32 v) HWY_ATTR { hn::StoreU(v, F32Tag(), to + i); });
+}
+
+/// The opposite: fp32 values rounded to the row's dtype.
+HWY_INLINE void narrow(const float* values, DType dtype, int32_t head_dim, void* to) {
+  const F32Tag d;
+  switch (dtype) {
+    case DType::kF32: std::memcpy(to, values, static_cast<size_t>(head_dim) * sizeof(float)); return;
+    case DType::kF16:
+      for (int32_t i = 0; i < head_dim; i += kLanes)
+        store_f16(hn::LoadU(d, values + i), static_cast<uint16_t*>(to) + i);
+      return;
+    case DType::kBf16:
+      for (int32_t i = 0; i < head_dim; i += kLanes)
+        store_bf16(hn::LoadU(d, values + i), static_cast<uint16_t*>(to) + i);
+      return;
+  }
+}
+
+/// The heads of one kind, and what happens to them on the way.
+struct Heads {
+  const void* values = nullptr;  // [tokens, count, head_dim]
+  int64_t token_stride = 0;      // elements; 0 = dense
+  int32_t count = 0;
+  int32_t head_dim = 0;
+  HeadSteps steps{};
+  void* out = nullptr;  // prepared heads, or null
+  int64_t out_token_stride = 0;
+
+  static int64_t element(int64_t stride, int64_t token, int32_t head, const Heads& heads) {
+    const int64_t dense = int64_t{heads.count} * heads.head_dim;
+    return token * (stride != 0 ? stride : dense) + int64_t{head} * heads.head_dim;
+  }
+};
+
+/// Room for one head while it is prepared.
+struct HeadRoom {
+  HWY_ALIGN float values[kCpuKvLimits.max_head_dim];
+  HWY_ALIGN float rounded[kCpuKvLimits.max_head_dim];
+};
+
+/// The row of one head: prepared, in `room`, or as it came.
+HWY_INLINE RowSource prepared_row(const AppendArgs& args, const Heads& heads, int64_t token, int32_t head,
+                                  HeadRoom& room) {
+  const int64_t bytes = dtype_bytes(args.dtype);
+  const int64_t from = Heads::element(heads.token_stride, token, head, heads);
+  const RowSource row{static_cast<const std::byte*>(heads.values) + from * bytes, args.dtype, heads.head_dim};
+  if (!heads.steps.any() && heads.out == nullptr) return row;
+  widen(row, room.values);
+  prepare_head(args.preparation, heads.steps, token, head, heads.head_dim, room.values);
+  narrow(room.values, args.dtype, heads.head_dim, room.rounded);
+  if (heads.out != nullptr) {
+    const int64_t to = Heads::element(heads.out_token_stride, token, head, heads);
+    std::memcpy(static_cast<std::byte*>(heads.out) + to * bytes, room.rounded,
+                static_cast<size_t>(heads.head_dim * bytes));
+  }
+  return {room.rounded, args.dtype, heads.head_dim};
 }
 
 /// Row formats without block scales.
@@ -137,26 +196,45 @@ uint8_t* page_address(const KvPool& pool, int64_t page) {
 void append_range(const AppendArgs& args, int64_t first, int64_t last) {
   const KvLayout& base = args.cache.layout;
   const KvLayout exact = base.exact();
-  const int64_t k_stride =
-      args.k_token_stride != 0 ? args.k_token_stride : int64_t{base.num_kv_heads} * base.head_dim_k;
-  const int64_t v_stride =
-      args.v_token_stride != 0 ? args.v_token_stride : int64_t{base.num_kv_heads} * base.head_dim_v;
-  const int64_t element_bytes = dtype_bytes(args.dtype);
-  const auto* k = static_cast<const std::byte*>(args.k);
-  const auto* v = static_cast<const std::byte*>(args.v);
+  const HeadPreparation& prepare = args.preparation;
+  const bool turns = prepare.num_pairs > 0;
+  const Heads queries{.values = prepare.q,
+                      .token_stride = prepare.q_token_stride,
+                      .count = prepare.q == nullptr ? 0 : prepare.num_q_heads,
+                      .head_dim = base.head_dim_k,
+                      .steps = {prepare.q_bias, prepare.q_norm, turns},
+                      .out = prepare.q_out};
+  const Heads keys{.values = args.k,
+                   .token_stride = args.k_token_stride,
+                   .count = base.num_kv_heads,
+                   .head_dim = base.head_dim_k,
+                   .steps = {prepare.k_bias, prepare.k_norm, turns},
+                   .out = prepare.k_out,
+                   .out_token_stride = args.k_token_stride};
+  const Heads values{.values = args.v,
+                     .token_stride = args.v_token_stride,
+                     .count = base.num_kv_heads,
+                     .head_dim = base.head_dim_v,
+                     .steps = {prepare.v_bias, nullptr, false},
+                     .out = prepare.v_out,
+                     .out_token_stride = args.v_token_stride};
+  HeadRoom room;
   TokenWriter writer(args.cache.scales, args.cache.conditioner, args.policy, base.code_order);
   for (int64_t token = first; token < last; ++token) {
-    if (args.slots[token] < 0) continue;
+    for (int32_t head = 0; head < queries.count; ++head) prepared_row(args, queries, token, head, room);
+    const bool is_stored = args.slots[token] >= 0;
+    if (!is_stored && keys.out == nullptr && values.out == nullptr) continue;
     const bool is_exact = (args.slots[token] & kExactSlotBit) != 0;
-    const int64_t slot = args.slots[token] & ~kExactSlotBit;
+    const int64_t slot = is_stored ? args.slots[token] & ~kExactSlotBit : 0;
     const KvLayout& layout = is_exact ? exact : base;
-    uint8_t* page = page_address(is_exact ? args.cache.exact : args.cache.base, slot / base.page_size);
+    const KvPool& pool = is_exact ? args.cache.exact : args.cache.base;
+    uint8_t* page = is_stored ? page_address(pool, slot / base.page_size) : nullptr;
     const int32_t in_page = static_cast<int32_t>(slot % base.page_size);
     for (int32_t head = 0; head < base.num_kv_heads; ++head) {
-      const int64_t k_element = token * k_stride + int64_t{head} * base.head_dim_k;
-      const int64_t v_element = token * v_stride + int64_t{head} * base.head_dim_v;
-      writer.write_k(layout, page, head, in_page, {k + k_element * element_bytes, args.dtype, base.head_dim_k});
-      writer.write_v(layout, page, head, in_page, {v + v_element * element_bytes, args.dtype, base.head_dim_v});
+      const RowSource key = prepared_row(args, keys, token, head, room);
+      if (is_stored) writer.write_k(layout, page, head, in_page, key);
+      const RowSource value = prepared_row(args, values, token, head, room);
+      if (is_stored) writer.write_v(layout, page, head, in_page, value);
     }
   }
 }

@@ -43,13 +43,13 @@ Status check_layout(const KvLayout& layout) {
 }
 
 /// One launch counts its rows in 32 bits.
-Status check_rows(std::string_view call, int64_t num_tokens, const KvLayout& layout) {
-  const int64_t limit = std::numeric_limits<int32_t>::max() / layout.num_kv_heads;
+Status check_rows(std::string_view call, int64_t num_tokens, int32_t num_heads) {
+  const int64_t limit = std::numeric_limits<int32_t>::max() / num_heads;
   if (num_tokens <= limit) return {};
   return unsupported(
-      fmt::format("{} of {} tokens with {} KV heads in one call on CUDA; needed: {} rows; offered: up to "
+      fmt::format("{} of {} tokens with {} heads in one call on CUDA; needed: {} rows; offered: up to "
                   "{} tokens; split the call",
-                  call, num_tokens, layout.num_kv_heads, num_tokens * layout.num_kv_heads, limit));
+                  call, num_tokens, num_heads, num_tokens * num_heads, limit));
 }
 
 uint32_t page_shift(const KvLayout& layout) {
@@ -69,13 +69,52 @@ ConditionParams make_condition(const KeyConditioner& conditioner, int32_t head_d
           .factor = hadamard_factor(block)};
 }
 
-/// Few rows are spread over more lanes, where a row still fits a warp.
-int32_t elements_of_lane(const KvLayout& layout, ScalePolicy policy, int64_t num_rows) {
+/// Few rows are spread over more lanes, where a row still fits a warp: more of them where each takes long.
+int32_t elements_of_lane(const KvLayout& layout, bool slow, int64_t num_rows) {
   // Measured: of twice as many, the blocks cost what the short code gives.
-  const int64_t few_rows = policy == ScalePolicy::kSearch ? 1024 : 256;
+  const int64_t few_rows = slow ? 1024 : 256;
   constexpr int32_t kLanes = 32;
   const bool fits = std::max(layout.head_dim_k, layout.head_dim_v) <= kLanes * kQuadUnit;
   return fits && num_rows <= few_rows ? kQuadUnit : kUnit;
+}
+
+/// Heads of one kind for the kernel that prepares them, whose blocks begin at `first_block`.
+PrepareRows prepare_rows(const void* values, int64_t token_stride, int32_t num_heads, int32_t head_dim,
+                         const AppendParams& append, int64_t num_tokens, int64_t& first_block) {
+  const int64_t stride = stride_or_dense(token_stride, num_heads, head_dim);
+  const PrepareRows rows{.values = values,
+                         .token_stride = stride,
+                         .grid = make_unit_grid(num_tokens * num_heads, head_dim, append.elements),
+                         .num_heads = static_cast<uint32_t>(num_heads),
+                         .first_block = static_cast<uint32_t>(first_block),
+                         .out_token_stride = stride};
+  first_block += rows.grid.num_blocks();
+  return rows;
+}
+
+Status append_prepared(const AppendArgs& args, const AppendParams& append, cudaStream_t stream) {
+  const KvLayout& layout = args.cache.layout;
+  const HeadPreparation& prepare = args.preparation;
+  const int32_t kv_heads = layout.num_kv_heads, q_heads = prepare.q == nullptr ? 0 : prepare.num_q_heads;
+  const auto num_pairs = static_cast<uint32_t>(prepare.num_pairs);
+  int64_t num_blocks = 0;
+  const auto rows = [&](const void* values, int64_t stride, int32_t heads, int32_t head_dim) {
+    return prepare_rows(values, stride, heads, head_dim, append, args.num_tokens, num_blocks);
+  };
+  PrepareRows k = rows(args.k, args.k_token_stride, kv_heads, layout.head_dim_k);
+  k.out = prepare.k_out, k.bias = prepare.k_bias, k.norm = prepare.k_norm, k.num_pairs = num_pairs;
+  PrepareRows v = rows(args.v, args.v_token_stride, kv_heads, layout.head_dim_v);
+  v.out = prepare.v_out, v.bias = prepare.v_bias;
+  PrepareRows q = rows(prepare.q, prepare.q_token_stride, q_heads, layout.head_dim_k);
+  q.out = prepare.q_out, q.bias = prepare.q_bias, q.norm = prepare.q_norm, q.num_pairs = num_pairs;
+  q.out_token_stride = stride_or_dense(0, q_heads, layout.head_dim_k);
+  return launch_prepared_append({.append = append,
+                                 .heads = {k, v, q},
+                                 .cosines = prepare.cosines,
+                                 .sines = prepare.sines,
+                                 .epsilon = prepare.norm_epsilon,
+                                 .halves = prepare.pairs == RopePairs::kHalves},
+                                num_blocks, stream);
 }
 
 }  // namespace
@@ -84,9 +123,10 @@ Status append(const AppendArgs& args, void* stream) {
   const KvLayout& layout = args.cache.layout;
   const int32_t heads = layout.num_kv_heads;
   KVANT_RETURN_IF_ERROR(check_layout(layout));
-  KVANT_RETURN_IF_ERROR(check_rows("append", args.num_tokens, layout));
+  KVANT_RETURN_IF_ERROR(check_rows("append", args.num_tokens, std::max(heads, args.preparation.num_q_heads)));
   const int64_t num_rows = args.num_tokens * heads;
-  const int32_t elements = elements_of_lane(layout, args.policy, num_rows);
+  const int32_t elements =
+      elements_of_lane(layout, args.policy == ScalePolicy::kSearch || args.preparation.any(), num_rows);
   const AppendParams params{.rows = {{args.k, stride_or_dense(args.k_token_stride, heads, layout.head_dim_k),
                                       args.cache.scales.k, make_unit_grid(num_rows, layout.head_dim_k, elements)},
                                      {args.v, stride_or_dense(args.v_token_stride, heads, layout.head_dim_v),
@@ -101,16 +141,17 @@ Status append(const AppendArgs& args, void* stream) {
                             .elements = elements,
                             .dtype = args.dtype,
                             .policy = args.policy};
+  if (args.preparation.any()) return append_prepared(args, params, static_cast<cudaStream_t>(stream));
   return launch_append(params, static_cast<cudaStream_t>(stream));
 }
 
 Status age_pages(const AgeArgs& args, void* stream) {
   const KvLayout& layout = args.cache.layout;
   KVANT_RETURN_IF_ERROR(check_layout(layout));
-  KVANT_RETURN_IF_ERROR(check_rows("age_pages", args.num_ages * layout.page_size, layout));
+  KVANT_RETURN_IF_ERROR(check_rows("age_pages", args.num_ages * layout.page_size, layout.num_kv_heads));
   const int64_t num_rows = args.num_ages * layout.rows_per_page();
   // Most entries pad the list: a request's page ages once in so many steps as it has tokens.
-  const int32_t elements = elements_of_lane(layout, args.policy, num_rows / 2);
+  const int32_t elements = elements_of_lane(layout, args.policy == ScalePolicy::kSearch, num_rows / 2);
   const AgeParams params{.ages = args.ages,
                          .base = make_page_pool(layout, args.cache.base),
                          .exact = make_page_pool(layout.exact(), args.cache.exact),
@@ -128,7 +169,7 @@ Status age_pages(const AgeArgs& args, void* stream) {
 Status convert_pages(const KvLayout& from_layout, KvPool from, const KvLayout& to_layout, KvPool to, void* stream) {
   KVANT_RETURN_IF_ERROR(check_layout(from_layout));
   KVANT_RETURN_IF_ERROR(check_layout(to_layout));
-  KVANT_RETURN_IF_ERROR(check_rows("convert_pages", from.num_pages * from_layout.page_size, from_layout));
+  KVANT_RETURN_IF_ERROR(check_rows("convert_pages", from.num_pages * from_layout.page_size, from_layout.num_kv_heads));
   const int64_t num_rows = from.num_pages * from_layout.rows_per_page();
   const ConvertParams params{
       .from = make_page_pool(from_layout, from),
@@ -143,7 +184,7 @@ Status dequantise(const KvCacheView& cache, std::span<const int64_t> slots, floa
   const KvLayout& layout = cache.layout;
   const auto num_slots = static_cast<int64_t>(slots.size());
   KVANT_RETURN_IF_ERROR(check_layout(layout));
-  KVANT_RETURN_IF_ERROR(check_rows("dequantise", num_slots, layout));
+  KVANT_RETURN_IF_ERROR(check_rows("dequantise", num_slots, layout.num_kv_heads));
   const int64_t num_rows = num_slots * layout.num_kv_heads;
   const DequantiseParams params{
       .slots = slots.data(),

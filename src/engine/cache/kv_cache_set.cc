@@ -374,12 +374,13 @@ Status KvCacheSet::attend(int32_t layer_index, const AttendArgs& args, Stream st
                                       .k_token_stride = args.k_token_stride,
                                       .v_token_stride = args.v_token_stride,
                                       .slots = group.slots.device,
-                                      .num_tokens = impl.step_tokens},
+                                      .num_tokens = impl.step_tokens,
+                                      .preparation = args.preparation},
                                      stream));
   if (age.num_ages > 0 && group.pages.ages_after_append()) KVANT_RETURN_IF_ERROR(attn::age_pages(age, stream));
   return attn::run(impl.plans.plan(layer.group, impl.step_query_len),
                    {.cache = layer.view,
-                    .q = args.q,
+                    .q = args.preparation.q_out,
                     .out = args.out,
                     .q_offsets = impl.q_offsets.device,
                     .kv_lens = impl.kv_lens.device,

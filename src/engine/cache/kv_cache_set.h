@@ -17,6 +17,7 @@
 #include "kvant/attn/attention.h"
 #include "kvant/attn/batch.h"
 #include "kvant/attn/edges.h"
+#include "kvant/attn/head_preparation.h"
 #include "kvant/attn/kv_spec.h"
 #include "kvant/attn/shared_runs.h"
 #include "kvant/core/status.h"
@@ -144,11 +145,11 @@ class KvCacheSet {
   /// order. q and out are dense [tokens, heads, head_dim]; k and v have token strides in elements. All are activations
   /// of the stream's device, f32 on the CPU and bf16 on CUDA.
   struct AttendArgs {
-    const void* q = nullptr;
     const void* k = nullptr;
     const void* v = nullptr;
     int64_t k_token_stride = 0;
     int64_t v_token_stride = 0;
+    attn::HeadPreparation preparation;  ///< With the step's queries, which attention reads at `q_out`.
     const float* sinks = nullptr;
     void* out = nullptr;
   };

@@ -5,12 +5,12 @@
 namespace kvant::engine {
 namespace {
 
-ops::RopePairs pairs(RopeStyle style) {
+RopePairs pairs(RopeStyle style) {
   switch (style) {
-    case RopeStyle::kHalves: return ops::RopePairs::kHalves;
-    case RopeStyle::kInterleaved: return ops::RopePairs::kInterleaved;
+    case RopeStyle::kHalves: return RopePairs::kHalves;
+    case RopeStyle::kInterleaved: return RopePairs::kInterleaved;
   }
-  return ops::RopePairs::kHalves;
+  return RopePairs::kHalves;
 }
 
 std::vector<float> scaling_factors(const RopeConfig& rope) {

@@ -73,7 +73,8 @@ class Decoder {
   Status send_changes(const DecoderPass& pass);
   Status run_captured(const DecoderPass& pass, const StepShape& shape);
   Status attention(int32_t layer, int64_t num_tokens, std::span<const PassSegment> segments, LayerObserver* observer);
-  Status split_qkv(int32_t layer, int64_t num_tokens);
+  /// What a segment's heads undergo before attention; `observed`: keys and values, too, are left where they were.
+  attn::HeadPreparation head_preparation(int32_t layer, const PassSegment& segment, bool observed);
   Status feed_forward(int32_t layer, int64_t num_tokens);
   /// The last product of a block, and what its result passes on its way to the residual stream; bias and norm may be
   /// empty.

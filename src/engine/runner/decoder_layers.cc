@@ -25,23 +25,30 @@ Status Decoder::normalise(const DeviceBuffer& weight, int64_t num_rows, const in
                         stream_);
 }
 
-Status Decoder::split_qkv(int32_t index, int64_t num_tokens) {
+attn::HeadPreparation Decoder::head_preparation(int32_t index, const PassSegment& segment, bool observed) {
   const LayerConfig& layer = config_.layers[static_cast<size_t>(index)];
   const DecoderLayer& weights = weights_.layers[static_cast<size_t>(index)];
-  if (!runs_rest()) return {};
-  return ops::split_qkv({.qkv = qkv_.data(),
-                         .q = q_.data(),
-                         .num_tokens = num_tokens,
-                         .num_q_heads = layer.num_q_heads,
-                         .num_kv_heads = layer.num_kv_heads,
-                         .head_dim_k = layer.head_dim_k,
-                         .head_dim_v = layer.head_dim_v,
-                         .bias = values(weights.qkv_bias),
-                         .q_norm = values(weights.q_norm),
-                         .k_norm = values(weights.k_norm),
-                         .epsilon = config_.norm_epsilon,
-                         .rope = &ropes_[layer_rope_[static_cast<size_t>(index)]]},
-                        stream_);
+  const LayerWidths width = layer_widths(layer);
+  const ops::Rope& rope = ropes_[layer_rope_[static_cast<size_t>(index)]];
+  const float* bias = values(weights.qkv_bias);
+  const int64_t first_angle = segment.first_token * rope.num_pairs();
+  std::byte* projected = activations(qkv_, segment.first_token * width.qkv());
+  return {.q_bias = bias,
+          .k_bias = bias == nullptr ? nullptr : bias + width.q,
+          .v_bias = bias == nullptr ? nullptr : bias + width.q + width.k,
+          .q_norm = values(weights.q_norm),
+          .k_norm = values(weights.k_norm),
+          .norm_epsilon = config_.norm_epsilon,
+          .num_pairs = static_cast<int32_t>(rope.num_pairs()),
+          .cosines = rope.cosines() + first_angle,
+          .sines = rope.sines() + first_angle,
+          .pairs = rope.pairs(),
+          .q = projected,
+          .q_token_stride = width.qkv(),
+          .num_q_heads = layer.num_q_heads,
+          .q_out = activations(q_, segment.first_token * width.q),
+          .k_out = observed ? activations(qkv_, segment.first_token * width.qkv() + width.q) : nullptr,
+          .v_out = observed ? activations(qkv_, segment.first_token * width.qkv() + width.q + width.k) : nullptr};
 }
 
 Status Decoder::attention(int32_t index, int64_t num_tokens, std::span<const PassSegment> segments,
@@ -50,21 +57,20 @@ Status Decoder::attention(int32_t index, int64_t num_tokens, std::span<const Pas
   const LayerWidths width = layer_widths(config_.layers[static_cast<size_t>(index)]);
   KVANT_RETURN_IF_ERROR(normalise(weights.attention_norm, num_tokens, nullptr));
   KVANT_RETURN_IF_ERROR(multiply(*weights.qkv, {.x = normed_.data(), .num_rows = num_tokens, .y = qkv_.data()}));
-  KVANT_RETURN_IF_ERROR(split_qkv(index, num_tokens));
-  if (observer != nullptr) KVANT_RETURN_IF_ERROR(observe(index, num_tokens, *observer));
   for (const PassSegment& segment : segments) {
     if (!runs_attention()) break;
     const int64_t row = segment.first_token * width.qkv();
     KVANT_RETURN_IF_ERROR(segment.cache->attend(index,
-                                                {.q = activations(q_, segment.first_token * width.q),
-                                                 .k = activations(qkv_, row + width.q),
+                                                {.k = activations(qkv_, row + width.q),
                                                  .v = activations(qkv_, row + width.q + width.k),
                                                  .k_token_stride = width.qkv(),
                                                  .v_token_stride = width.qkv(),
+                                                 .preparation = head_preparation(index, segment, observer != nullptr),
                                                  .sinks = values(weights.sinks),
                                                  .out = activations(attended_, segment.first_token * width.attended)},
                                                 stream_));
   }
+  if (observer != nullptr) KVANT_RETURN_IF_ERROR(observe(index, num_tokens, *observer));
   return add_block({.product = weights.output.get(),
                     .x = attended_.data(),
                     .bias = &weights.output_bias,

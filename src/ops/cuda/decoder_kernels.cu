@@ -10,7 +10,6 @@
 #include "ops/cuda/launch.cuh"
 #include "ops/cuda/logprobs.cuh"
 #include "ops/cuda/norm.cuh"
-#include "ops/cuda/qkv.cuh"
 
 namespace kvant::ops::cuda {
 
@@ -54,33 +53,6 @@ Status add_bias(float* x, int64_t num_rows, int64_t width, const float* bias, vo
 Status soft_cap(float* x, int64_t count, float cap, void* stream) {
   const SoftCapParams params{.x = x, .count = count, .cap = cap};
   return launch("soft cap", soft_cap_kernel, blocks_for(count, kElementThreads), kElementThreads, params, stream);
-}
-
-Status split_qkv(const SplitQkvArgs& args, void* stream) {
-  if (args.head_dim_k > kMaxQkvHeadDim || args.head_dim_v > kMaxQkvHeadDim)
-    return {StatusCode::kUnsupported, "head dim " + std::to_string(std::max(args.head_dim_k, args.head_dim_v)) +
-                                          ": CUDA splits heads of up to " + std::to_string(kMaxQkvHeadDim)};
-  const int32_t turned = args.num_q_heads + args.num_kv_heads;
-  QkvParams params{};
-  params.qkv = static_cast<__nv_bfloat16*>(args.qkv);
-  params.q = static_cast<__nv_bfloat16*>(args.q);
-  params.bias = args.bias;
-  params.q_norm = args.q_norm;
-  params.k_norm = args.k_norm;
-  params.cosines = args.rope->cosines();
-  params.sines = args.rope->sines();
-  params.heads = turned + (args.bias == nullptr ? 0 : args.num_kv_heads);
-  params.num_heads_total = args.num_tokens * params.heads;
-  params.num_q_heads = args.num_q_heads;
-  params.num_kv_heads = args.num_kv_heads;
-  params.head_dim_k = args.head_dim_k;
-  params.head_dim_v = args.head_dim_v;
-  params.width = turned * args.head_dim_k + args.num_kv_heads * args.head_dim_v;
-  params.num_pairs = static_cast<int32_t>(args.rope->num_pairs());
-  params.halves = args.rope->pairs() == RopePairs::kHalves;
-  params.epsilon = args.epsilon;
-  return launch("query and key", split_qkv_kernel, blocks_for(params.num_heads_total, kQkvWarps), kQkvWarps * 32,
-                params, stream);
 }
 
 Status apply_gate(const GateArgs& args, void* stream) {

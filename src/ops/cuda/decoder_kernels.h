@@ -21,7 +21,6 @@ Status normalise(const NormArgs& args, void* stream);
 Status normalise_add(const NormAddArgs& args, void* stream);
 Status add_bias(float* x, int64_t num_rows, int64_t width, const float* bias, void* stream);
 Status soft_cap(float* x, int64_t count, float cap, void* stream);
-Status split_qkv(const SplitQkvArgs& args, void* stream);
 Status apply_gate(const GateArgs& args, void* stream);
 
 struct ArgmaxArgs {

@@ -14,7 +14,6 @@ Status normalise(const NormArgs&, void*) { return unsupported(); }
 Status normalise_add(const NormAddArgs&, void*) { return unsupported(); }
 Status add_bias(float*, int64_t, int64_t, const float*, void*) { return unsupported(); }
 Status soft_cap(float*, int64_t, float, void*) { return unsupported(); }
-Status split_qkv(const SplitQkvArgs&, void*) { return unsupported(); }
 Status apply_gate(const GateArgs&, void*) { return unsupported(); }
 Status argmax(const ArgmaxArgs&, void*) { return unsupported(); }
 Status change_logits(const DrawArgs&, float*, void*) { return unsupported(); }

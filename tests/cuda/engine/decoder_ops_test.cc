@@ -11,6 +11,7 @@
 
 #include "core/float_bits.h"
 #include "kvant/core/thread_pool.h"
+#include "ops/rope.h"
 #include "ops/sampling.h"
 #include "support/cuda_stream_test.h"
 #include "support/tolerance.h"
@@ -50,9 +51,6 @@ class CudaDecoderOps : public kvant::testing::CudaStreamTest {
     EXPECT_TRUE(status.ok()) << status.to_string();
     return read<int32_t>(out);
   }
-
-  void check_qkv(int32_t q_heads, int32_t kv_heads, int32_t dim_k, int32_t dim_v, int32_t rope_dim, bool bias,
-                 bool norm, RopePairs pairs);
 
   ThreadPool pool_{2};
   Stream cpu_ = Stream::on_cpu(pool_);
@@ -145,61 +143,25 @@ TEST_F(CudaDecoderOps, NormaliseLikeTheCpu) {
   }
 }
 
-void CudaDecoderOps::check_qkv(int32_t q_heads, int32_t kv_heads, int32_t dim_k, int32_t dim_v, int32_t rope_dim,
-                               bool with_bias, bool with_norm, RopePairs pairs) {
+TEST_F(CudaDecoderOps, TabulateAnglesLikeTheCpu) {
   const std::vector<int32_t> positions = {0, 1, 4095, 131071, 17};
-  const auto tokens = std::ssize(positions);
-  const int32_t width = (q_heads + kv_heads) * dim_k + kv_heads * dim_v;
-  std::vector<float> qkv = rounded(random_values(tokens * width, 6));
-  const std::vector<float> bias = random_values(width, 7), q_norm = random_values(dim_k, 8),
-                           k_norm = random_values(dim_k, 9);
-  std::vector<float> q(static_cast<size_t>(tokens * q_heads * dim_k));
-  const DeviceBuffer device_qkv = send(bits(qkv)), device_q = send(std::vector<uint16_t>(q.size(), 0x7fff)),
-                     device_bias = send(bias), device_q_norm = send(q_norm), device_k_norm = send(k_norm),
-                     device_positions = send(positions);
-  const RopeParams params{.dim = rope_dim, .theta = 500000.0, .pairs = pairs};
-  Rope cpu_rope(params);
-  cpu_rope.set_positions(positions);
-  auto rope = Rope::create(params, 8, stream());
-  ASSERT_TRUE(rope) << rope.error().to_string();
-  ASSERT_TRUE(rope->set_positions(device_positions.as<int32_t>(), tokens, stream()).ok());
-  SplitQkvArgs args{.qkv = qkv.data(),
-                    .q = q.data(),
-                    .num_tokens = tokens,
-                    .num_q_heads = q_heads,
-                    .num_kv_heads = kv_heads,
-                    .head_dim_k = dim_k,
-                    .head_dim_v = dim_v,
-                    .bias = with_bias ? bias.data() : nullptr,
-                    .q_norm = with_norm ? q_norm.data() : nullptr,
-                    .k_norm = with_norm ? k_norm.data() : nullptr,
-                    .epsilon = 1e-6f,
-                    .rope = &cpu_rope};
-  ASSERT_TRUE(split_qkv(args, cpu_).ok());
-  args.qkv = device_qkv.data();
-  args.q = device_q.data();
-  args.bias = with_bias ? device_bias.as<float>() : nullptr;
-  args.q_norm = with_norm ? device_q_norm.as<float>() : nullptr;
-  args.k_norm = with_norm ? device_k_norm.as<float>() : nullptr;
-  args.rope = &*rope;
-  const Status status = split_qkv(args, stream());
-  ASSERT_TRUE(status.ok()) << status.to_string();
-  // A turn adds two values of about the size of both.
-  const std::vector<float> got_q = read_bf16(device_q), got = read_bf16(device_qkv);
-  for (size_t i = 0; i < q.size(); ++i) expect_near(got_q[i], q[i], kvant::test::bf16_activation_tolerance(8.0), i);
-  for (size_t i = 0; i < got.size(); ++i) {
-    if (i % static_cast<size_t>(width) < static_cast<size_t>(q_heads * dim_k)) continue;  // Queries have moved.
-    expect_near(got[i], qkv[i], kvant::test::bf16_activation_tolerance(8.0), i);
-  }
-}
-
-TEST_F(CudaDecoderOps, SplitTheProjectionLikeTheCpu) {
-  for (const bool bias : {false, true}) {
-    for (const bool norm : {false, true}) {
-      check_qkv(9, 3, 64, 64, 64, bias, norm, RopePairs::kHalves);
-      check_qkv(8, 2, 128, 128, 128, bias, norm, RopePairs::kHalves);
-      check_qkv(4, 4, 80, 96, 32, bias, norm, RopePairs::kHalves);
-      check_qkv(2, 1, 256, 64, 256, bias, norm, RopePairs::kInterleaved);
+  const DeviceBuffer device_positions = send(positions);
+  for (const int32_t dim : {20, 64, 128}) {
+    const RopeParams params{.dim = dim, .theta = 500000.0, .scale = 1.25};
+    Rope want(params);
+    want.set_positions(positions);
+    auto rope = Rope::create(params, 8, stream());
+    ASSERT_TRUE(rope) << rope.error().to_string();
+    ASSERT_TRUE(rope->set_positions(device_positions.as<int32_t>(), std::ssize(positions), stream()).ok());
+    const auto count = static_cast<int64_t>(positions.size()) * rope->num_pairs();
+    std::vector<float> cosines(static_cast<size_t>(count)), sines(cosines.size());
+    const int64_t size = count * int64_t{sizeof(float)};
+    ASSERT_TRUE(copy_bytes(cosines.data(), rope->cosines(), size, stream()).ok());
+    ASSERT_TRUE(copy_bytes(sines.data(), rope->sines(), size, stream()).ok());
+    ASSERT_TRUE(synchronise(stream()).ok());
+    for (size_t i = 0; i < cosines.size(); ++i) {
+      ASSERT_NEAR(cosines[i], want.cosines()[i], 1e-6f) << i;
+      ASSERT_NEAR(sines[i], want.sines()[i], 1e-6f) << i;
     }
   }
 }

@@ -12,8 +12,6 @@
 
 namespace kvant::attn::cuda {
 
-inline constexpr int kWriterThreads = 128;
-
 /// What such a kernel does first. The next one may take the room that few blocks leave; many would share
 /// multiprocessors with its early blocks, unevenly, and end up to twice as late: measured.
 template <int kElements = kUnit>
@@ -26,8 +24,7 @@ __device__ __forceinline__ void start_row_units() {
 template <class Params>
 Status launch_row_units(const char* name, void (*kernel)(Params), const Params& params, const UnitGrid& k,
                         const UnitGrid& v, cudaStream_t stream) {
-  constexpr int64_t kWarps = kWriterThreads / 32;
-  const int64_t blocks = (std::max(k.num_warps(), v.num_warps()) + kWarps - 1) / kWarps;
+  const int64_t blocks = std::max(k.num_blocks(), v.num_blocks());
   if (blocks == 0) return {};
   return launch_overlapped(name, kernel, dim3(static_cast<unsigned>(blocks), 2), kWriterThreads, params, stream);
 }

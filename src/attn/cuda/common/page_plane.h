@@ -7,6 +7,8 @@
 
 namespace kvant::attn::cuda {
 
+/// Threads of a cache writer's block.
+inline constexpr int32_t kWriterThreads = 128;
 /// Elements that one thread of a cache writer works on: a block of NVFP4.
 inline constexpr int32_t kUnit = 16;
 /// The same where rows are few: a quarter of a block.
@@ -57,6 +59,10 @@ struct UnitGrid {
   uint32_t row_units, rows_per_warp, row_reciprocal;
 
   int64_t num_warps() const { return (num_rows + rows_per_warp - 1) / rows_per_warp; }
+  int64_t num_blocks() const {
+    constexpr int64_t kWarps = kWriterThreads / 32;
+    return (num_warps() + kWarps - 1) / kWarps;
+  }
 };
 
 UnitGrid make_unit_grid(int64_t num_rows, int32_t head_dim, int32_t elements = kUnit);

@@ -2,6 +2,9 @@
 
 #include <cstdint>
 
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
 #include "attn/cuda/common/page_plane.h"
 #include "core/float_bits.h"
 #include "kvant/core/dtype.h"
@@ -76,6 +79,36 @@ __device__ __forceinline__ void load_unit(const void* from, DType dtype, float (
   }
 }
 
+/// Rounds the elements to the dtype. A NaN stays one, with another payload than on the CPU.
+template <int kElements>
+__device__ __forceinline__ void round_unit(DType dtype, float (&x)[kElements]) {
+  if (dtype == DType::kF32) return;
+#pragma unroll
+  for (int i = 0; i < kElements; ++i)
+    x[i] = dtype == DType::kBf16 ? __bfloat162float(__float2bfloat16_rn(x[i])) : __half2float(__float2half_rn(x[i]));
+}
+
+/// Stores elements that the dtype holds.
+template <int kElements>
+__device__ __forceinline__ void store_unit(void* to, DType dtype, const float (&x)[kElements]) {
+  if (dtype == DType::kF32) {
+    uint32_t words[kElements];
+#pragma unroll
+    for (int i = 0; i < kElements; ++i) words[i] = float_to_bits(x[i]);
+    store_words(to, words);
+    return;
+  }
+  uint32_t words[kElements / 2];
+#pragma unroll
+  for (int i = 0; i < kElements / 2; ++i) {
+    const float low = x[2 * i], high = x[2 * i + 1];
+    words[i] = dtype == DType::kBf16
+                   ? __byte_perm(float_to_bits(low), float_to_bits(high), 0x7632)
+                   : __half_as_ushort(__float2half_rn(low)) | uint32_t{__half_as_ushort(__float2half_rn(high))} << 16;
+  }
+  store_words(to, words);
+}
+
 /// The part of a row that this thread works on. All lanes of a warp hold whole rows together; a lane without work is
 /// not live but must stay for the shuffles.
 struct RowUnit {
@@ -83,14 +116,17 @@ struct RowUnit {
   bool live;
 };
 
-__device__ __forceinline__ RowUnit row_unit(const UnitGrid& grid) {
+/// `block` counts the blocks that walk this grid.
+__device__ __forceinline__ RowUnit row_unit(const UnitGrid& grid, uint32_t block) {
   const uint32_t lane = threadIdx.x % 32;
-  const uint32_t warp = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
+  const uint32_t warp = block * (blockDim.x / 32) + threadIdx.x / 32;
   const uint32_t row_in_warp = lane * grid.row_reciprocal >> 16;
   const uint32_t row = warp * grid.rows_per_warp + row_in_warp;
   return {.row = row,
           .block = lane - row_in_warp * grid.row_units,
           .live = row_in_warp < grid.rows_per_warp && row < grid.num_rows};
 }
+
+__device__ __forceinline__ RowUnit row_unit(const UnitGrid& grid) { return row_unit(grid, blockIdx.x); }
 
 }  // namespace kvant::attn::cuda

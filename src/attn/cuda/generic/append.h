@@ -42,4 +42,29 @@ struct AppendParams {
 
 Status launch_append(const AppendParams& params, cudaStream_t stream);
 
+/// What is done to heads of one kind before they are stored: kvant/attn/head_preparation.h.
+struct PrepareRows {
+  const void* values;    // [num_tokens, num_heads, head_dim] of dtype
+  int64_t token_stride;  // elements
+  UnitGrid grid;         // a row per (token, head)
+  uint32_t num_heads;
+  uint32_t first_block;         // of those that walk these rows
+  uint32_t num_pairs = 0;       // that RoPE turns
+  const float* bias = nullptr;  // [num_heads, head_dim] or null
+  const float* norm = nullptr;  // [head_dim] or null
+  void* out = nullptr;          // prepared heads, or null
+  int64_t out_token_stride = 0;
+};
+
+struct PreparedAppendParams {
+  AppendParams append;   // its rows' values, strides and grids are those below
+  PrepareRows heads[3];  // K, V, Q
+  const float* cosines;  // [num_tokens, num_pairs]
+  const float* sines;    // [num_tokens, num_pairs]
+  float epsilon;
+  bool halves;  // RoPE pairs (i, i + num_pairs), else (2 i, 2 i + 1)
+};
+
+Status launch_prepared_append(const PreparedAppendParams& params, int64_t num_blocks, cudaStream_t stream);
+
 }  // namespace kvant::attn::cuda
