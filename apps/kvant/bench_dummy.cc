@@ -196,6 +196,30 @@ Result<Json> bench_dummy(const DummyBenchOptions& options, const std::vector<std
               {"rows", std::move(rows)}};
 }
 
+BarChart dummy_chart(const Json& json) {
+  BarChart chart{.title = fmt::format("{} on {}: time of a decode step", json["model"].get<std::string>(),
+                                      json["device"].get<std::string>()),
+                 .unit = "milliseconds",
+                 .parts = {"matrix products", "attention", "rest"},
+                 .groups = {}};
+  for (const Json& row : json["rows"]) {
+    const std::string title = fmt::format("{} x {} tokens", row["batch"].get<int32_t>(), row["context"].get<int32_t>());
+    const auto same = [&](const BarGroup& group) { return group.title == title; };
+    auto group = std::find_if(chart.groups.begin(), chart.groups.end(), same);
+    if (group == chart.groups.end()) group = chart.groups.insert(group, {.title = title, .bars = {}});
+    Bar bar{.label = row["kv"].get<std::string>(), .parts = {}, .note = "does not fit"};
+    if (!row.contains("does_not_fit")) {
+      // Parts measured alone may add up to more than the step; what is left over never is below zero.
+      const double step = row["tpot_ms"].get<double>(), products = row["products_ms"].get<double>();
+      const double attention = std::min(row["attention_ms"].get<double>(), step - products);
+      bar.parts = {products, attention, step - products - attention};
+      bar.note = fmt::format("{:.2f} ms, {:.0f} tokens/s", step, row["tokens_per_s"].get<double>());
+    }
+    group->bars.push_back(std::move(bar));
+  }
+  return chart;
+}
+
 void print_dummy_table(const Json& json) {
   std::printf("%-36s %6s %8s %10s %10s %10s %10s %10s\n", "KV cache", "batch", "context", "step ms", "products",
               "attention", "rest", "empty");

@@ -6,6 +6,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "bar_chart.h"
 #include "json_output.h"
 #include "kvant/core/status.h"
 #include "progress_bar.h"
@@ -29,5 +30,7 @@ void add_dummy_options(CLI::App& app, DummyBenchOptions& options);
 Result<Json> bench_dummy(const DummyBenchOptions& options, const std::vector<std::string>& kv, int32_t threads,
                          ProgressBar& bar);
 void print_dummy_table(const Json& json);
+/// A step's parts, a group of bars for each batch and context.
+BarChart dummy_chart(const Json& json);
 
 }  // namespace kvant::cli

@@ -14,6 +14,7 @@
 #include "command.h"
 #include "core/read_bandwidth.h"
 #include "engine/loaded_model.h"
+#include "file_io.h"
 #include "json_output.h"
 #include "kvant/attn/kv_spec.h"
 #include "kvant/core/device.h"
@@ -32,6 +33,7 @@ struct BenchModelOptions {
   std::vector<int32_t> batches;  ///< Empty = 1, or the default of --dummy.
   int32_t repetitions = 3;
   bool json = false;
+  std::string svg;
   DummyBenchOptions dummy;
 };
 
@@ -39,7 +41,8 @@ constexpr const char* kExamples =
     "  kvant bench model model.gguf --kv bf16 --kv nvfp4 --depth 0 2048 8064 --threads 2\n"
     "  kvant bench model model.gguf --kv nvfp4 --prompt 512 --generate 64 --repetitions 5 --json\n"
     "  kvant bench model model.gguf --kv nvfp4 --depth 512 --batch 1 2 4 8\n"
-    "  kvant bench model --dummy bench/shapes/qwen3-8b.json --kv bf16 e4m3-plain --batch 1 64 --at-context 1024 4096\n";
+    "  kvant bench model --dummy bench/shapes/qwen3-8b.json --kv bf16 e4m3-plain --batch 1 64 --at-context 1024 4096\n"
+    "  kvant bench model model.gguf --kv bf16 --kv nvfp4 --batch 1 8 --svg speed.svg\n";
 
 void add_options(CLI::App& app, BenchModelOptions& options) {
   add_model_path(app, options.model.model);
@@ -61,6 +64,9 @@ void add_options(CLI::App& app, BenchModelOptions& options) {
   add_count("--repetitions", options.repetitions, 1, "Measurements, of which the median counts");
   add_load_options(app, options.model);
   app.add_flag("--json", options.json, "Print one JSON object instead of a table");
+  app.add_option("--svg", options.svg,
+                 "Also write a plot: generation speed, or with --dummy what a step's time goes to")
+      ->type_name("FILE");
 }
 
 std::vector<int32_t> random_tokens(int32_t count, int32_t vocabulary_size, uint32_t seed) {
@@ -247,6 +253,31 @@ void print_table(const Json& json) {
               json["read_gb_s"].get<double>());
 }
 
+/// Generated tokens per second, a group of bars for each depth and batch.
+BarChart generation_chart(const Json& json) {
+  BarChart chart{.title = "Generation", .unit = "tokens per second", .parts = {""}, .groups = {}};
+  for (const Json& row : json["rows"]) {
+    const int32_t batch = row["batch"].get<int32_t>();
+    const std::string title =
+        fmt::format("{} sequence{} at depth {}", batch, batch == 1 ? "" : "s", row["depth"].get<int32_t>());
+    const auto same = [&](const BarGroup& group) { return group.title == title; };
+    auto group = std::find_if(chart.groups.begin(), chart.groups.end(), same);
+    if (group == chart.groups.end()) group = chart.groups.insert(group, {.title = title, .bars = {}});
+    const double rate = row["tg_tokens_per_s"].get<double>();
+    group->bars.push_back({.label = row["kv"].get<std::string>(),
+                           .parts = {rate},
+                           .note = fmt::format("{:.1f}, step {:.1f} ms", rate, row["step_ms"]["p50"].get<double>())});
+  }
+  const Json& first = json["rows"][0];
+  chart.title = fmt::format("Generation on {}, {} weights", first["device"].get<std::string>(),
+                            first["weights"].get<std::string>());
+  return chart;
+}
+
+Status write_plot(const BenchModelOptions& options, const BarChart& chart) {
+  return options.svg.empty() ? Status() : write_atomically(options.svg, to_svg(chart));
+}
+
 Status run(const BenchModelOptions& options) {
   ProgressBar bar;
   if (options.model.model.empty() == options.dummy.shape.empty())
@@ -260,7 +291,7 @@ Status run(const BenchModelOptions& options) {
     } else {
       print_dummy_table(json);
     }
-    return {};
+    return write_plot(options, dummy_chart(json));
   }
   BenchModelOptions measured = options;
   if (measured.batches.empty()) measured.batches = {1};
@@ -270,7 +301,7 @@ Status run(const BenchModelOptions& options) {
   } else {
     print_table(json);
   }
-  return {};
+  return write_plot(options, generation_chart(json));
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from xml.etree import ElementTree
 
 SHAPE = {
     "name": "tiny",
@@ -37,6 +38,25 @@ def test_every_cell_has_its_times(kvant: Callable, tmp_path: Path) -> None:
         assert row["attention_ms"] > 0
         assert 0 < row["empty_ms"] < row["tpot_ms"]
         assert row["kv_bytes"] > 0
+
+
+def test_a_plot_shows_every_cell(kvant: Callable, tmp_path: Path) -> None:
+    shape, plot = tmp_path / "tiny.json", tmp_path / "plot.svg"
+    shape.write_text(json.dumps(SHAPE | {"name": "a<b>&c"}))
+    result = kvant(
+        *("bench", "model", "--dummy", shape, "--dummy-on-cpu", "--steps", "2", "--svg", plot),
+        *("--kv", "bf16", "nvfp4", "--batch", "1", "3", "--at-context", "40", "20"),
+    )
+    assert result.returncode == 0, result.stderr
+    root = ElementTree.parse(plot).getroot()
+    texts = [element.text or "" for element in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert texts[0].startswith("a<b>&c on ")
+    for group in ("1 x 40 tokens", "1 x 20 tokens", "3 x 40 tokens", "3 x 20 tokens"):
+        assert texts.count(group) == 1
+    assert texts.count("bf16") == 4
+    assert sum(text.endswith(" tokens/s") for text in texts) == 8
+    widths = [float(rect.get("width", "0")) for rect in root.iter("{http://www.w3.org/2000/svg}rect") if rect.get("x")]
+    assert all(width >= 0 for width in widths)
 
 
 def test_experts_sinks_and_biases_run(kvant: Callable, tmp_path: Path) -> None:

@@ -1,11 +1,13 @@
 #include "engine/quality/kv_quality.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 #include <iterator>
 #include <numeric>
+
+#include <fmt/format.h>
+
+#include "engine/quality/svg.h"
 
 namespace kvant::engine {
 namespace {
@@ -13,21 +15,6 @@ namespace {
 constexpr double kLeft = 80, kTop = 56, kPlotWidth = 420, kBottom = 60;
 constexpr double kLabelGap = 40, kLabelLine = 18, kCharWidth = 6.7;
 constexpr double kSmallestPlotHeight = 320;
-constexpr const char* kColours[] = {"#1b6ca8", "#c0392b", "#2e8b57", "#8e44ad",
-                                    "#b9770e", "#16808a", "#7f4a2a", "#555555"};
-
-std::string escape(std::string_view text) {
-  std::string out;
-  for (const char c : text) switch (c) {
-      case '&': out += "&amp;"; break;
-      case '<': out += "&lt;"; break;
-      case '>': out += "&gt;"; break;
-      case '"': out += "&quot;"; break;
-      default: out += static_cast<unsigned char>(c) < ' ' ? ' ' : c;
-    }
-  return out;
-}
-
 /// Decades that hold every positive divergence. Zero and less (rounding) is drawn on the lower border.
 struct LogAxis {
   int first = -4, last = -1;
@@ -50,14 +37,6 @@ struct LogAxis {
     return std::clamp((std::log10(value) - first) / (last - first), 0.0, 1.0);
   }
 };
-
-/// A round step that cuts [0, largest] into at most seven parts.
-double tick_step(double largest) {
-  const double power = std::pow(10.0, std::floor(std::log10(largest)));
-  for (const double factor : {0.1, 0.2, 0.25, 0.5})
-    if (largest / (factor * power) <= 7.0) return factor * power;
-  return power;
-}
 
 /// Moves label positions down, then up, until neighbours in `order` are a line apart and none leaves [top, bottom].
 std::vector<double> spread_labels(std::vector<double> y, const std::vector<size_t>& order, double top, double bottom) {
@@ -90,12 +69,8 @@ class Plot {
   }
 
   std::string draw() {
-    append(R"(<svg xmlns="http://www.w3.org/2000/svg" width="{0:.0f}" height="{1:.0f}" viewBox="0 0 {0:.0f} {1:.0f}" )"
-           R"(font-family="DejaVu Sans, Verdana, sans-serif" font-size="11">)"
-           "\n",
-           width_, kTop + height_ + kBottom);
-    append("<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n");
-    append("<text x=\"{}\" y=\"24\" font-size=\"13\" font-weight=\"bold\">{}</text>\n", kLeft, escape(title()));
+    out_ = begin_svg(width_, kTop + height_ + kBottom);
+    append("<text x=\"{}\" y=\"24\" font-size=\"13\" font-weight=\"bold\">{}</text>\n", kLeft, escape_svg(title()));
     append(
         "<text x=\"{}\" y=\"42\" fill=\"#555555\">mean KL divergence from the f16 cache, {} scored tokens at context "
         "{}</text>\n",
@@ -126,7 +101,7 @@ class Plot {
              std::pow(10.0, decade));
     }
     const double bottom = kTop + height_;
-    const double step = tick_step(largest_x_);
+    const double step = svg_tick_step(largest_x_);
     for (int i = 0; i * step <= largest_x_; ++i) {
       append("<line x1=\"{0:.1f}\" y1=\"{1}\" x2=\"{0:.1f}\" y2=\"{2}\" stroke=\"#333333\"/>\n", x(i * step), bottom,
              bottom + 5);
@@ -157,7 +132,7 @@ class Plot {
     const std::vector<double> placed = spread_labels(std::move(wanted), order, kTop + 6, kTop + height_ - 6);
     const double label_x = kLeft + kPlotWidth + kLabelGap;
     for (size_t i = 0; i < rows.size(); ++i) {
-      const char* colour = kColours[i % std::size(kColours)];
+      const char* colour = kSvgColours[i % kSvgColours.size()];
       const double px = x(rows[i].bytes_per_token), py = y(rows[i].kld_mean);
       append(
           "<polyline points=\"{:.1f},{:.1f} {:.1f},{:.1f} {:.1f},{:.1f}\" fill=\"none\" stroke=\"{}\" "
@@ -165,7 +140,7 @@ class Plot {
           px, py, label_x - kLabelGap + 6, py, label_x - 5, placed[i], colour);
       append("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"4.5\" fill=\"{}\"/>\n", px, py, colour);
       append("<text x=\"{:.1f}\" y=\"{:.1f}\" fill=\"{}\">{}</text>\n", label_x, placed[i] + 4, colour,
-             escape(label(rows[i])));
+             escape_svg(label(rows[i])));
     }
   }
 
