@@ -187,6 +187,19 @@ TEST_P(SharedRunsFormat, RepeatBitForBit) {
   ASSERT_NO_FATAL_FAILURE(expect_repeats(device, 200));
 }
 
+TEST_P(SharedRunsFormat, AreLeftToPlainKernelsWhereAPlanCanSaveLittle) {
+  SKIP_WITHOUT_A_DEVICE();
+  Problem problem(spec());
+  share_pages(problem, {{0, 10, 15}, {12, 7, 10}});
+  const auto expected = reference::attention(problem.desc(), problem.args());
+  DeviceProblem device(problem);
+  device.share(runs_of(problem));
+  ASSERT_TRUE(device.plan(kMinSavedKeys).ok());
+  EXPECT_LT(device.made_plan().launch().shared_kernel, 0);
+  ASSERT_TRUE(device.run().ok());
+  EXPECT_LE(kvant::test::relative_error(device.out(), expected.out), kvant::test::tensor_core_relative_error());
+}
+
 /// Captured while nothing is shared; replayed with runs, with others, and without again.
 TEST_P(SharedRunsFormat, ReplayACapturedStepWithOtherRuns) {
   SKIP_WITHOUT_A_DEVICE();

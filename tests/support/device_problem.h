@@ -85,10 +85,11 @@ class DeviceProblem {
   }
 
   /// Makes the plan and readies its workspace.
-  Status plan() {
+  Status plan(int64_t min_saved_keys = 1) {
     const std::vector<DeviceInfo> devices = cuda_devices();
     AttnLimits limits = problem_.limits();
     limits.shared_runs = args_.shared_runs != nullptr;
+    limits.min_saved_keys = min_saved_keys;
     KVANT_ASSIGN_OR_RETURN(const size_t bytes, workspace_size(problem_.desc(), limits, devices.front(), 1));
     KVANT_ASSIGN_OR_RETURN(plan_, make_plan(problem_.desc(), limits, devices.front(), 1,
                                             Workspace{allocate(bytes, kvant::test::kNanByte), bytes}));

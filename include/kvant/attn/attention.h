@@ -51,6 +51,9 @@ struct AttnDesc {
   friend bool operator==(const AttnDesc&, const AttnDesc&) = default;
 };
 
+/// Shared keys by requests, less one, from which reading them once pays: measured, with eight KV heads.
+inline constexpr int64_t kMinSavedKeys = 400'000;
+
 /// Upper bounds on what one run may hold; they size the workspace and, on CUDA, fix the launch.
 struct AttnLimits {
   int32_t max_requests = 1;
@@ -59,6 +62,8 @@ struct AttnLimits {
   int32_t max_pages_per_request = 1;
   /// Runs may be given shared_runs. Where no kernel of the device makes use of them they are ignored, and right.
   bool shared_runs = false;
+  /// So they are where the other limits leave fewer keys than this to save: plain kernels are faster then.
+  int64_t min_saved_keys = kMinSavedKeys;
 
   friend bool operator==(const AttnLimits&, const AttnLimits&) = default;
 };

@@ -22,7 +22,7 @@ struct SharedRunBatch {
 /// pages in the L2 cache.
 struct SharedRunRules {
   int32_t min_requests = 16;
-  int64_t min_saved_keys = 400'000;  ///< Shared keys by requests, less one.
+  int64_t min_saved_keys = kMinSavedKeys;  ///< Shared keys by requests, less one.
 };
 
 /// Finds runs that save most reading, as AttnArgs::shared_runs wants them: runs [num_requests + 1], of which the first

@@ -83,6 +83,9 @@ Status add_shared_route(const AttnDesc& desc, const AttnLimits& limits, const De
                         AttentionRoute& route) {
   if (!limits.shared_runs || device.compute_capability != 90 || desc.window > 0) return {};
   if (int64_t{limits.max_requests} * desc.layout.num_kv_heads > kMaxShared) return {};
+  // Batches that can save little are faster with plain kernels, whatever their runs say.
+  const int64_t max_keys = int64_t{limits.max_pages_per_request} * desc.layout.page_size;
+  if ((limits.max_requests - 1) * max_keys < limits.min_saved_keys) return {};
   const auto instances = decode_shared_instances();
   const auto instance = std::find_if(instances.begin(), instances.end(), [&](const SharedDecodeInstance& i) {
     return i.format == desc.layout.k_format && i.head_dim == desc.layout.head_dim_k && i.row_tiles == row_tiles &&

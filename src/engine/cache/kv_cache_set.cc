@@ -35,6 +35,7 @@ Status KvCacheSet::Impl::create_groups(const ModelConfig& config) {
   }
   may_share = stream.cuda != nullptr && options.prefix_cache && !options.batch_invariant;
   limits.shared_runs = may_share;
+  limits.min_saved_keys = options.sharing.min_saved_keys;
   KVANT_ASSIGN_OR_RETURN(plans, AttentionPlans::create(infos, limits, device, stream));
   for (const LayerGroup& info : infos) {
     const PoolPages pool = pool_pages(info, pool_shape());
