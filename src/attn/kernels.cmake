@@ -36,8 +36,8 @@ function(kvant_instantiate kernel folder)
         foreach(exact IN LISTS arg_EXACT)
           string(TOLOWER "${kernel}_${format}_d${head_dim}_r${row_tiles}_exact_${exact}" function)
           string(APPEND functions
-            "KernelImage ${function}(bool many) { return ${kernel}_image<${arg_TRAITS}<${codec}, ${codec}, ${head_dim}, ${row_tiles}, ${exact}>>(many); }\n")
-          string(APPEND declarations "KernelImage ${function}(bool many);\n")
+            "KernelImage ${function}(DecodeVariant variant) { return ${kernel}_image<${arg_TRAITS}<${codec}, ${codec}, ${head_dim}, ${row_tiles}, ${exact}>>(variant); }\n")
+          string(APPEND declarations "KernelImage ${function}(DecodeVariant variant);\n")
           string(APPEND rows
             "    {KvFormat::${enumerator}, ${head_dim}, ${row_tiles}, ${exact}, &${function}},\n")
         endforeach()

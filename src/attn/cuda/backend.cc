@@ -43,6 +43,26 @@ Result<int32_t> find_instance(const AttnDesc& desc, const AttnLimits& limits) {
                                                     desc.layout.to_string(), row_tiles(desc, limits)));
 }
 
+int32_t teams_bytes(const KernelImage& teams, const AttnLimits& limits) {
+  return teams.shared_bytes + teams.teams * decode_prefix_bytes(limits.max_requests);
+}
+
+bool has_teams(const KernelImage& teams, const DeviceInfo& device) {
+  return teams.function != nullptr && device.compute_capability >= 90 &&
+         teams.shared_bytes <= device.shared_memory_per_block;
+}
+
+/// Whether launches of many requests may have `num_blocks` as teams of fewer blocks.
+Result<bool> fits_in_teams(const DecodeInstance& instance, const AttnLimits& limits, const DeviceInfo& device,
+                           int32_t num_blocks) {
+  const KernelImage teams = instance.image(DecodeVariant::kTeams);
+  if (limits.max_requests <= kFewRequests || !has_teams(teams, device)) return false;
+  const int32_t bytes = teams_bytes(teams, limits);
+  if (bytes > device.shared_memory_per_block) return false;
+  KVANT_ASSIGN_OR_FAIL(const int32_t blocks, count_blocks(teams, bytes, num_blocks / teams.teams, device));
+  return blocks * teams.teams == num_blocks;
+}
+
 Result<AttentionRoute> decode_route(const AttnDesc& desc, const AttnLimits& limits, const DeviceInfo& device) {
   if (limits.max_requests > kMaxRequests) {
     return failure(StatusCode::kUnsupported,
@@ -51,14 +71,16 @@ Result<AttentionRoute> decode_route(const AttnDesc& desc, const AttnLimits& limi
   }
   KVANT_ASSIGN_OR_FAIL(const int32_t index, find_instance(desc, limits));
   const DecodeInstance& instance = decode_splitkv_instances()[static_cast<size_t>(index)];
-  const KernelImage image = instance.image(false);
+  const KernelImage image = instance.image(DecodeVariant::kFew);
   const int32_t shared_bytes = image.shared_bytes + decode_prefix_bytes(limits.max_requests);
   KVANT_ASSIGN_OR_FAIL(int32_t num_blocks, count_blocks(image, shared_bytes, kMaxDecodeBlocks, device));
   if (limits.max_requests > kFewRequests) {
-    KVANT_ASSIGN_OR_FAIL(num_blocks, count_blocks(instance.image(true), shared_bytes, num_blocks, device));
+    const KernelImage many = instance.image(DecodeVariant::kMany);
+    KVANT_ASSIGN_OR_FAIL(num_blocks, count_blocks(many, shared_bytes, num_blocks, device));
   }
   AttentionRoute route;
   route.launch = {.kernel = index, .num_blocks = num_blocks, .shared_bytes = shared_bytes};
+  KVANT_ASSIGN_OR_FAIL(route.launch.in_teams, fits_in_teams(instance, limits, device, num_blocks));
   if (device.compute_capability >= 90 && instance.row_tiles <= 2) {
     KVANT_FAIL_IF_ERROR(spread_clusters(image));  // So as to be counted.
     std::array<int32_t, 3>& blocks = route.launch.cluster_blocks;
@@ -99,14 +121,22 @@ Status launch_decode(const AttnPlan& plan, const AttnArgs& args, void* stream) {
   const AttnDesc& desc = plan.desc();
   if (shares_pages(plan, args)) return launch_shared(plan, args, stream);
   const DecodeInstance& instance = decode_splitkv_instances()[static_cast<size_t>(plan.launch().kernel)];
-  const KernelImage image = instance.image(args.num_requests > kFewRequests);
-  const WorkspaceCut cut = workspace_cut(instance, plan.launch().num_blocks);
+  const AttnLaunch& config = plan.launch();
+  const bool many = args.num_requests > kFewRequests, in_teams = many && config.in_teams;
+  const KernelImage image = instance.image(in_teams ? DecodeVariant::kTeams
+                                           : many   ? DecodeVariant::kMany
+                                                    : DecodeVariant::kFew);
+  const WorkspaceCut cut = workspace_cut(instance, config.num_blocks);
   auto params = common_params<DecodeParams>(plan, args, cut);
   params.num_tokens = args.num_tokens;
   set_pools(params, desc, args.cache);
   // Blocks start while the stream's previous kernel ends, and wait for it before they touch memory.
-  return launch(plan, image, &params, plan.device().compute_capability >= 90, stream,
-                cluster_of(plan, args.num_requests));
+  const bool overlap = plan.device().compute_capability >= 90;
+  if (in_teams) {
+    return launch_blocks(plan, image, config.num_blocks / image.teams, teams_bytes(image, plan.limits()), &params,
+                         overlap, stream);
+  }
+  return launch(plan, image, &params, overlap, stream, cluster_of(plan, args.num_requests));
 }
 
 }  // namespace
@@ -123,7 +153,11 @@ Status check_kernel_images(const DeviceInfo& device) {
   for (const DecodeInstance& instance : decode_splitkv_instances()) {
     const std::string name =
         fmt::format("decode kernel {}_d{}_r{}", to_string(instance.format), instance.head_dim, instance.row_tiles);
-    for (const bool many : {false, true}) KVANT_RETURN_IF_ERROR(check_image(name, instance.image(many), device));
+    for (const DecodeVariant variant : {DecodeVariant::kFew, DecodeVariant::kMany, DecodeVariant::kTeams}) {
+      const KernelImage image = instance.image(variant);
+      if (variant == DecodeVariant::kTeams && !has_teams(image, device)) continue;
+      KVANT_RETURN_IF_ERROR(check_image(name, image, device));
+    }
   }
   KVANT_RETURN_IF_ERROR(check_shared_images(device));
   return check_prefill_images(device);

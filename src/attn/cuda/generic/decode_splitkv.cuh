@@ -120,6 +120,8 @@ struct DecodeTraits {
   __device__ __forceinline__ static int32_t num_blocks(const Storage&) {
     return static_cast<int32_t>(gridDim.x);
   }
+  /// Warps of the launch's block before this block's.
+  __device__ __forceinline__ static int32_t first_warp() { return 0; }
   __device__ __forceinline__ static void sync_block() { __syncthreads(); }
   __device__ __forceinline__ static bool all_of_block(bool value) { return __syncthreads_and(value ? 1 : 0) != 0; }
 };
@@ -136,6 +138,35 @@ struct ManyRequestsTraits : Both {
   static constexpr bool kFew = false;
   static constexpr bool kGuesses = false;  ///< All lengths read twice by every warp cost more than they give.
   static constexpr bool kClusters = false;
+};
+
+/// A multiprocessor's blocks as the teams of one, each with a row of the block's threads and a named barrier.
+template <class Alone>
+struct InTeams : Alone {
+  static constexpr int kTeams = Alone::kMinBlocks;
+  struct SharedStorage : Alone::SharedStorage {};
+
+  template <class Storage>
+  __device__ __forceinline__ static int32_t block(const Storage&) {
+    return static_cast<int32_t>(kTeams * blockIdx.x + threadIdx.y);
+  }
+  template <class Storage>
+  __device__ __forceinline__ static int32_t num_blocks(const Storage&) {
+    return static_cast<int32_t>(kTeams * gridDim.x);
+  }
+  __device__ __forceinline__ static int32_t first_warp() { return static_cast<int32_t>(Alone::kWarps * threadIdx.y); }
+  __device__ __forceinline__ static void sync_block() {
+    asm volatile("bar.sync %0, 128;" ::"r"(1 + threadIdx.y) : "memory");
+  }
+  __device__ __forceinline__ static bool all_of_block(bool value) {
+    uint32_t all;
+    asm volatile(
+        "{.reg .pred p, q;\n setp.ne.u32 p, %1, 0;\n bar.red.and.pred q, %2, 128, p;\n selp.u32 %0, 1, 0, q;\n}"
+        : "=r"(all)
+        : "r"(value ? 1u : 0u), "r"(1 + threadIdx.y)
+        : "memory");
+    return all != 0;
+  }
 };
 
 /// One block's work, from its share of the tiles to the rows that it is the last to finish.
@@ -264,19 +295,45 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
   DecodeBlock<Traits>(params, shared, prefix).run();
 }
 
-/// `many`: for more than kFewRequests.
+/// Large launches are faster so with one row tile, nvfp4's by a twentieth: measured. Before Hopper the teams' shared
+/// memory does not fit a block.
 template <class Traits>
-KernelImage decode_splitkv_image([[maybe_unused]] bool many) {
-  const void* function;
-  if constexpr (Traits::kSplits) {
-    function = many ? reinterpret_cast<const void*>(&decode_splitkv_kernel<ManyRequestsTraits<Traits>>)
-                    : reinterpret_cast<const void*>(&decode_splitkv_kernel<FewRequestsTraits<Traits>>);
-  } else {
-    function = reinterpret_cast<const void*>(&decode_splitkv_kernel<Traits>);
-  }
-  return {.function = function,
+__global__ void __launch_bounds__(Traits::kTeams* Traits::kThreads, 1)
+    decode_teams_kernel([[maybe_unused]] const __grid_constant__ DecodeParams params) {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+  extern __shared__ __align__(128) uint8_t memory[];
+  using Storage = typename Traits::SharedStorage;
+  auto& shared = *reinterpret_cast<Storage*>(memory + threadIdx.y * sizeof(Storage));
+  auto* prefixes = reinterpret_cast<int32_t*>(memory + Traits::kTeams * sizeof(Storage));
+  DecodeBlock<Traits>(params, shared, prefixes + threadIdx.y * (params.num_requests + 1)).run();
+#endif
+}
+
+template <class Traits>
+KernelImage decode_teams_image() {
+  return {.function = reinterpret_cast<const void*>(&decode_teams_kernel<Traits>),
           .threads = Traits::kThreads,
-          .shared_bytes = static_cast<int32_t>(sizeof(typename Traits::SharedStorage))};
+          .shared_bytes = static_cast<int32_t>(Traits::kTeams * sizeof(typename Traits::SharedStorage)),
+          .teams = Traits::kTeams};
+}
+
+template <class Traits>
+KernelImage decode_splitkv_image(DecodeVariant variant) {
+  KernelImage image = {.threads = Traits::kThreads,
+                       .shared_bytes = static_cast<int32_t>(sizeof(typename Traits::SharedStorage))};
+  if (variant == DecodeVariant::kTeams) {
+    if constexpr (Traits::kRowTiles == 1 && Traits::kMinBlocks == 4)
+      return decode_teams_image<InTeams<ManyRequestsTraits<Traits>>>();
+    return image;
+  }
+  if constexpr (Traits::kSplits) {
+    image.function = variant == DecodeVariant::kMany
+                         ? reinterpret_cast<const void*>(&decode_splitkv_kernel<ManyRequestsTraits<Traits>>)
+                         : reinterpret_cast<const void*>(&decode_splitkv_kernel<FewRequestsTraits<Traits>>);
+  } else {
+    image.function = reinterpret_cast<const void*>(&decode_splitkv_kernel<Traits>);
+  }
+  return image;
 }
 
 }  // namespace kvant::attn::cuda

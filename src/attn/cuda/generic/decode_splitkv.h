@@ -30,6 +30,13 @@ struct PoolParams {
 /// Requests that a warp looks at, a lane each; more are another image.
 inline constexpr int32_t kFewRequests = 32;
 
+/// The kernels of an instance.
+enum class DecodeVariant : uint8_t {
+  kFew,    ///< For up to kFewRequests in a launch.
+  kMany,   ///< For more; alike but for the function.
+  kTeams,  ///< The same with a multiprocessor's blocks as the teams of one.
+};
+
 /// Largest grid.
 inline constexpr int32_t kMaxDecodeBlocks = 4096;
 
@@ -69,8 +76,8 @@ struct DecodeParams {
 };
 
 /// A launch is image.function with one argument, DecodeParams, and image.shared_bytes +
-/// decode_prefix_bytes(num_requests) of shared memory, on any grid: as many blocks as the device holds at once is
-/// fastest.
+/// decode_prefix_bytes(num_requests) for each team of shared memory, on any grid: as many blocks as the device holds at
+/// once is fastest.
 constexpr int32_t decode_prefix_bytes(int32_t max_requests) { return 4 * (max_requests + 1); }
 
 struct DecodeInstance {
@@ -78,7 +85,7 @@ struct DecodeInstance {
   int32_t head_dim;   ///< Of K and V.
   int32_t row_tiles;  ///< Eight query rows each.
   bool exact_pages;
-  KernelImage (*image)(bool many);  ///< For up to kFewRequests in a launch, or more; alike but for the function.
+  KernelImage (*image)(DecodeVariant variant);  ///< Without a function where teams are not built.
 };
 
 /// Written by kernels.cmake.

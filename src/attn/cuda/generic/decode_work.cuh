@@ -317,7 +317,7 @@ class DecodeWork : protected DecodeContext<Traits> {
     }
     if (lane_ == 0) {
       const bool alone = chunks.sharing == detail::Sharing::kItem;
-      const int32_t chunk = alone ? warp_ * num_blocks + block() : block();
+      const int32_t chunk = alone ? item_of_warp(num_items) : block();
       if (chunk < chunks.total) {
         const int32_t index = detail::divide(chunk, parts), request = detail::divide(index, items);
         leave_part(extent(request), request, index - request * items, chunk - index * parts, parts, 1, chunks.sharing);
@@ -328,6 +328,14 @@ class DecodeWork : protected DecodeContext<Traits> {
     }
     __syncwarp();
     return true;
+  }
+
+  /// Neighbouring items share a multiprocessor, and all blocks of the launch have alike many; num_items = none.
+  __device__ __forceinline__ int32_t item_of_warp(int32_t num_items) const {
+    if constexpr (Traits::kShares) return warp_ * this->num_blocks() + block();
+    const auto index = static_cast<int32_t>(blockIdx.x), grid = static_cast<int32_t>(gridDim.x);
+    const int32_t item = detail::divide(num_items * index, grid) + Traits::first_warp() + warp_;
+    return item < detail::divide(num_items * (index + 1), grid) ? item : num_items;
   }
 
   __device__ __forceinline__ detail::Segment& own_segment() const {

@@ -20,13 +20,12 @@ namespace kvant::attn::cuda {
 inline constexpr int32_t kItemTiles = 12;
 
 template <class KCodec, class VCodec, int kHeadDim, int kRowTiles, bool kExact>
-struct DecodeSharedTraits : DecodeTraits<KCodec, VCodec, kHeadDim, kRowTiles, kExact> {
+struct DecodeSharedTraits : InTeams<DecodeTraits<KCodec, VCodec, kHeadDim, kRowTiles, kExact>> {
   using Base = DecodeTraits<KCodec, VCodec, kHeadDim, kRowTiles, kExact>;
   using Params = SharingDecodeParams;
   static constexpr bool kShares = true;
   static constexpr bool kClusters = false;
   static constexpr bool kGuesses = false;  ///< How blocks divide takes lengths that are final.
-  /// As many warps a multiprocessor as the decode kernel has, in one block.
   static constexpr int kTeams = 4;
   using Pages = SharedPagesTraits<KCodec::kBf16Math ? UnitFormat::k16Bits
                                   : KCodec::kScales ? UnitFormat::kNvfp4Packed
@@ -46,18 +45,6 @@ struct DecodeSharedTraits : DecodeTraits<KCodec, VCodec, kHeadDim, kRowTiles, kE
   template <class Storage>
   __device__ __forceinline__ static int32_t num_blocks(const Storage& shared) {
     return static_cast<int32_t>(kTeams * gridDim.x) - shared.first_block;
-  }
-  __device__ __forceinline__ static void sync_block() {
-    asm volatile("bar.sync %0, 128;" ::"r"(1 + threadIdx.y) : "memory");
-  }
-  __device__ __forceinline__ static bool all_of_block(bool value) {
-    uint32_t all;
-    asm volatile(
-        "{.reg .pred p, q;\n setp.ne.u32 p, %1, 0;\n bar.red.and.pred q, %2, 128, p;\n selp.u32 %0, 1, 0, q;\n}"
-        : "=r"(all)
-        : "r"(value ? 1u : 0u), "r"(1 + threadIdx.y)
-        : "memory");
-    return all != 0;
   }
 };
 
