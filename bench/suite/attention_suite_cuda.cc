@@ -15,6 +15,7 @@
 #include "core/cuda_graph.h"
 #include "device_kernels.h"
 #include "kvant/attn/attention.h"
+#include "kvant/attn/kernel_table.h"
 #include "kvant/attn/shared_runs.h"
 
 namespace kvant::bench {
@@ -111,7 +112,7 @@ double time_graph(cudaStream_t stream, int launches, const std::function<void(in
   return times[times.size() / 2];
 }
 
-AttnDesc desc_of(const Shape& shape) {
+AttnDesc desc_of(const Shape& shape, const DeviceInfo& device) {
   AttnDesc desc;
   desc.num_q_heads = shape.q_heads;
   desc.layout = {.k_format = shape.format,
@@ -122,7 +123,7 @@ AttnDesc desc_of(const Shape& shape) {
                  .page_size = shape.page,
                  .order = TokenHeadOrder::kHnd};
   if (shape.format == KvFormat::kNvfp4) {
-    desc.layout.code_order = CodeOrder::kPacked;
+    desc.layout.code_order = own_code_order(device.family);
     desc.layout.scale_order = ScaleOrder::kLanes;
   }
   desc.exact_pages = shape.edges;
@@ -194,7 +195,7 @@ double flops_of(const Shape& shape, const std::vector<int32_t>& lengths) {
 std::string measure(const Setting& setting, const Shape& shape) {
   std::mt19937 random(7);
   Buffers buffers;
-  const AttnDesc desc = desc_of(shape);
+  const AttnDesc desc = desc_of(shape, setting.device);
   const std::vector<int32_t> lengths = lengths_of(shape, random);
   size_t tokens = static_cast<size_t>(shape.shared);
   for (const int32_t length : lengths) tokens += static_cast<size_t>(length - shape.shared);

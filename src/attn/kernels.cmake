@@ -75,7 +75,7 @@ endfunction()
 kvant_instantiate(decode_splitkv generic TRAITS DecodeTraits
   KV bf16:Bf16 HEAD_DIMS 64 128 ROW_TILES 1 2 4 EXACT false SPILLS bf16_d64 bf16_d128)
 kvant_instantiate(decode_splitkv generic TRAITS DecodeTraits
-  KV e4m3:E4m3 nvfp4:Nvfp4Packed HEAD_DIMS 64 128 ROW_TILES 1 2 4 EXACT false true SPILLS e4m3_d64 e4m3_d128 nvfp4_d64 nvfp4_d128)
+  KV e4m3:E4m3 nvfp4:Nvfp4 HEAD_DIMS 64 128 ROW_TILES 1 2 4 EXACT false true SPILLS e4m3_d64 e4m3_d128 nvfp4_d64 nvfp4_d128)
 kvant_kernel_instances(decode_splitkv generic DecodeInstance)
 
 set(kvant_sm90_kernel_sources)
@@ -177,7 +177,7 @@ set(kvant_decode_shared_declarations)
 set(kvant_decode_shared_rows)
 if("90a" IN_LIST kvant_cuda_architectures)
   kvant_instantiate_shared(KV bf16:Bf16 HEAD_DIMS 128 ROW_TILES 1 EXACT false)
-  kvant_instantiate_shared(KV e4m3:E4m3 nvfp4:Nvfp4Packed HEAD_DIMS 128 ROW_TILES 1 EXACT false true)
+  kvant_instantiate_shared(KV e4m3:E4m3 nvfp4:Nvfp4 HEAD_DIMS 128 ROW_TILES 1 EXACT false true)
 endif()
 kvant_kernel_instances(decode_shared sm90 SharedDecodeInstance)
 

@@ -8,6 +8,7 @@
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
+#include "kvant/attn/kernel_table.h"
 #include "support/poison.h"
 #include "support/random_problem.h"
 
@@ -22,7 +23,8 @@ inline void store_for_device(AttnDesc& desc, KvFormat k_format, KvFormat v_forma
   desc.layout.v_format = v_format;
   desc.q_dtype = DType::kBf16;
   if (v_format == KvFormat::kNvfp4) {
-    desc.layout.code_order = CodeOrder::kPacked;
+    const std::vector<DeviceInfo> devices = cuda_devices();
+    desc.layout.code_order = own_code_order(devices.empty() ? DeviceFamily::kSm90 : devices.front().family);
     desc.layout.scale_order = ScaleOrder::kLanes;
   }
 }

@@ -114,6 +114,19 @@ using FeatureSet = EnumSet<AttnFeature>;
 std::string to_string(FormatSet formats);
 std::string to_string(FeatureSet features);
 
+/// The order of NVFP4 codes that a family's decode kernels read: linear where e2m1 is converted in hardware.
+constexpr CodeOrder own_code_order(DeviceFamily family) {
+  switch (family) {
+    case DeviceFamily::kSm10x:
+    case DeviceFamily::kSm11x:
+    case DeviceFamily::kSm12x: return CodeOrder::kLinear;
+    case DeviceFamily::kCpu:
+    case DeviceFamily::kSm8x:
+    case DeviceFamily::kSm90: break;
+  }
+  return CodeOrder::kPacked;
+}
+
 /// What a configuration asks for.
 FeatureSet needed_features(const AttnDesc& desc);
 

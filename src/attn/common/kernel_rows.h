@@ -71,14 +71,17 @@ inline constexpr FeatureSet kDecodeSplitkv16BitFeatures{
     AttnFeature::kLse,      AttnFeature::kContextParallel, AttnFeature::kInterleavedPlanes};
 inline constexpr FeatureSet kDecodeSplitkvE4m3Features =
     kDecodeSplitkv16BitFeatures.with(FeatureSet{AttnFeature::kExactPages, AttnFeature::kConditioning});
-inline constexpr FeatureSet kOwnNvfp4Orders{AttnFeature::kPackedCodes, AttnFeature::kLaneScales};
 inline constexpr FeatureSet kDecodeSplitkvNvfp4Features =
-    kDecodeSplitkvE4m3Features.without(FeatureSet{AttnFeature::kInterleavedPlanes}).with(kOwnNvfp4Orders);
+    kDecodeSplitkvE4m3Features.without(FeatureSet{AttnFeature::kInterleavedPlanes});
+constexpr FeatureSet own_nvfp4_orders(DeviceFamily family) {
+  return own_code_order(family) == CodeOrder::kPacked ? FeatureSet{AttnFeature::kPackedCodes, AttnFeature::kLaneScales}
+                                                      : FeatureSet{AttnFeature::kLaneScales};
+}
 
 /// Query rows per KV head up to which keys are read once.
 inline constexpr int32_t kDecodeSplitkvRows = 32;
 /// docs/gpu_runs.md says what ran.
-inline constexpr std::string_view kDecodeSplitkvRun = "H200, 2026-11-30, 7c32e5e";
+inline constexpr std::string_view kDecodeSplitkvRun = "H200, 2026-12-01, b76d7b1";
 constexpr KernelRow decode_splitkv_bf16(AttnOp op, DeviceFamily family, std::string_view verified_on,
                                         std::string_view compiled_for) {
   return {op,
@@ -109,17 +112,18 @@ constexpr KernelRow decode_splitkv_e4m3(AttnOp op, DeviceFamily family, std::str
 }
 constexpr KernelRow decode_splitkv_nvfp4(AttnOp op, DeviceFamily family, std::string_view verified_on,
                                          std::string_view compiled_for) {
-  return {op,
-          family,
-          "cuda/decode_splitkv_nvfp4",
-          FormatSet{KvFormat::kNvfp4},
-          kDecodeSplitkvQuantised,
-          kDecodeSplitkvNvfp4Features,
-          GraphSupport::kAlways,
-          verified_on,
-          compiled_for,
-          kOwnNvfp4Orders,
-          kDecodeSplitkvRows};
+  return {
+      op,
+      family,
+      own_code_order(family) == CodeOrder::kPacked ? "cuda/decode_splitkv_nvfp4" : "cuda/decode_splitkv_nvfp4_linear",
+      FormatSet{KvFormat::kNvfp4},
+      kDecodeSplitkvQuantised,
+      kDecodeSplitkvNvfp4Features.with(own_nvfp4_orders(family)),
+      GraphSupport::kAlways,
+      verified_on,
+      compiled_for,
+      own_nvfp4_orders(family),
+      kDecodeSplitkvRows};
 }
 
 // cuda/prefill_flash: any number of rows, so it also decodes what the kernels made for that leave out.
@@ -163,17 +167,17 @@ inline constexpr KernelRow kKernelRows[] = {
     {AttnOp::kConvert, DeviceFamily::kCpu, "cpu/convert", kAllFormats, kCpuKvLimits, kConvertFeatures,
      GraphSupport::kNever, "AVX2", "SSSE3, AVX-512, NEON"},
     cuda_append(DeviceFamily::kSm8x, "", "SM80, SM86, SM89"),
-    cuda_append(DeviceFamily::kSm90, "H200, 2026-11-30, 7c32e5e", ""),
+    cuda_append(DeviceFamily::kSm90, "H200, 2026-12-01, b76d7b1", ""),
     cuda_append(DeviceFamily::kSm10x, "", "SM100"),
     cuda_append(DeviceFamily::kSm11x, "", "SM110"),
     cuda_append(DeviceFamily::kSm12x, "", "SM120"),
     cuda_convert(DeviceFamily::kSm8x, "", "SM80, SM86, SM89"),
-    cuda_convert(DeviceFamily::kSm90, "H200, 2026-11-30, 7c32e5e", ""),
+    cuda_convert(DeviceFamily::kSm90, "H200, 2026-12-01, b76d7b1", ""),
     cuda_convert(DeviceFamily::kSm10x, "", "SM100"),
     cuda_convert(DeviceFamily::kSm11x, "", "SM110"),
     cuda_convert(DeviceFamily::kSm12x, "", "SM120"),
     cuda_merge(DeviceFamily::kSm8x, "", "SM80, SM86, SM89"),
-    cuda_merge(DeviceFamily::kSm90, "H200, 2026-11-30, 7c32e5e", ""),
+    cuda_merge(DeviceFamily::kSm90, "H200, 2026-12-01, b76d7b1", ""),
     cuda_merge(DeviceFamily::kSm10x, "", "SM100"),
     cuda_merge(DeviceFamily::kSm11x, "", "SM110"),
     cuda_merge(DeviceFamily::kSm12x, "", "SM120"),
@@ -186,24 +190,36 @@ inline constexpr KernelRow kKernelRows[] = {
     prefill_flash_bf16(AttnOp::kPrefill, DeviceFamily::kSm90, kPrefillFlashRun, ""),
     prefill_flash_f16(AttnOp::kPrefill, DeviceFamily::kSm90, kPrefillFlashRun, ""),
     prefill_flash_quantised(AttnOp::kPrefill, DeviceFamily::kSm90, kPrefillFlashRun, ""),
+    decode_splitkv_bf16(AttnOp::kDecode, DeviceFamily::kSm8x, "", "SM80, SM86, SM89"),
+    decode_splitkv_e4m3(AttnOp::kDecode, DeviceFamily::kSm8x, "", "SM80, SM86, SM89"),
+    decode_splitkv_nvfp4(AttnOp::kDecode, DeviceFamily::kSm8x, "", "SM80, SM86, SM89"),
     prefill_flash_bf16(AttnOp::kDecode, DeviceFamily::kSm8x, "", "SM80, SM86, SM89"),
     prefill_flash_f16(AttnOp::kDecode, DeviceFamily::kSm8x, "", "SM80, SM86, SM89"),
     prefill_flash_quantised(AttnOp::kDecode, DeviceFamily::kSm8x, "", "SM80, SM86, SM89"),
     prefill_flash_bf16(AttnOp::kPrefill, DeviceFamily::kSm8x, "", "SM80, SM86, SM89"),
     prefill_flash_f16(AttnOp::kPrefill, DeviceFamily::kSm8x, "", "SM80, SM86, SM89"),
     prefill_flash_quantised(AttnOp::kPrefill, DeviceFamily::kSm8x, "", "SM80, SM86, SM89"),
+    decode_splitkv_bf16(AttnOp::kDecode, DeviceFamily::kSm10x, "", "SM100"),
+    decode_splitkv_e4m3(AttnOp::kDecode, DeviceFamily::kSm10x, "", "SM100"),
+    decode_splitkv_nvfp4(AttnOp::kDecode, DeviceFamily::kSm10x, "", "SM100"),
     prefill_flash_bf16(AttnOp::kDecode, DeviceFamily::kSm10x, "", "SM100"),
     prefill_flash_f16(AttnOp::kDecode, DeviceFamily::kSm10x, "", "SM100"),
     prefill_flash_quantised(AttnOp::kDecode, DeviceFamily::kSm10x, "", "SM100"),
     prefill_flash_bf16(AttnOp::kPrefill, DeviceFamily::kSm10x, "", "SM100"),
     prefill_flash_f16(AttnOp::kPrefill, DeviceFamily::kSm10x, "", "SM100"),
     prefill_flash_quantised(AttnOp::kPrefill, DeviceFamily::kSm10x, "", "SM100"),
+    decode_splitkv_bf16(AttnOp::kDecode, DeviceFamily::kSm11x, "", "SM110"),
+    decode_splitkv_e4m3(AttnOp::kDecode, DeviceFamily::kSm11x, "", "SM110"),
+    decode_splitkv_nvfp4(AttnOp::kDecode, DeviceFamily::kSm11x, "", "SM110"),
     prefill_flash_bf16(AttnOp::kDecode, DeviceFamily::kSm11x, "", "SM110"),
     prefill_flash_f16(AttnOp::kDecode, DeviceFamily::kSm11x, "", "SM110"),
     prefill_flash_quantised(AttnOp::kDecode, DeviceFamily::kSm11x, "", "SM110"),
     prefill_flash_bf16(AttnOp::kPrefill, DeviceFamily::kSm11x, "", "SM110"),
     prefill_flash_f16(AttnOp::kPrefill, DeviceFamily::kSm11x, "", "SM110"),
     prefill_flash_quantised(AttnOp::kPrefill, DeviceFamily::kSm11x, "", "SM110"),
+    decode_splitkv_bf16(AttnOp::kDecode, DeviceFamily::kSm12x, "", "SM120"),
+    decode_splitkv_e4m3(AttnOp::kDecode, DeviceFamily::kSm12x, "", "SM120"),
+    decode_splitkv_nvfp4(AttnOp::kDecode, DeviceFamily::kSm12x, "", "SM120"),
     prefill_flash_bf16(AttnOp::kDecode, DeviceFamily::kSm12x, "", "SM120"),
     prefill_flash_f16(AttnOp::kDecode, DeviceFamily::kSm12x, "", "SM120"),
     prefill_flash_quantised(AttnOp::kDecode, DeviceFamily::kSm12x, "", "SM120"),

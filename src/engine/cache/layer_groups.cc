@@ -4,6 +4,8 @@
 
 #include <fmt/format.h>
 
+#include "kvant/attn/kernel_table.h"
+
 namespace kvant::engine {
 namespace {
 
@@ -39,7 +41,7 @@ attn::KvLayout device_layout(attn::KvLayout layout, const DeviceInfo& device) {
   // scales are one vector load after another. Wider formats stream best there as they were written.
   if (!on_cpu || has_nvfp4) layout.order = attn::TokenHeadOrder::kHnd;
   if (!on_cpu && has_nvfp4) {
-    layout.code_order = attn::CodeOrder::kPacked;
+    layout.code_order = attn::own_code_order(device.family);
     layout.scale_order = attn::ScaleOrder::kLanes;
   }
   return layout;

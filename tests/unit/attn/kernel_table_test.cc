@@ -253,6 +253,23 @@ TEST(SelectKernel, PrefersTheTunedCudaDecode) {
   EXPECT_EQ(name(AttnOp::kDecode, e5m2), "cuda/prefill_flash_quantised");
 }
 
+// Codes are linear where the hardware expands them, packed elsewhere; the other order is left to the general kernel.
+TEST(SelectKernel, DecodesNvfp4InTheOrderOfItsFamily) {
+  const KernelTable table{.rows = kernel_table().rows, .has_cuda = true};
+  for (const int32_t capability : {80, 86, 89, 90, 100, 103, 110, 120}) {
+    const DeviceInfo device = *describe_compute_capability(capability);
+    for (const CodeOrder order : {CodeOrder::kPacked, CodeOrder::kLinear}) {
+      AttnDesc desc = plain(KvFormat::kNvfp4);
+      desc.layout.code_order = order;
+      desc.layout.scale_order = ScaleOrder::kLanes;
+      const auto row = select_kernel(AttnOp::kDecode, device, desc, table);
+      ASSERT_TRUE(row) << row.error().message();
+      const bool own = order == (capability < 100 ? CodeOrder::kPacked : CodeOrder::kLinear);
+      EXPECT_EQ((*row)->name.starts_with("cuda/decode_splitkv_nvfp4"), own) << capability << " " << (*row)->name;
+    }
+  }
+}
+
 TEST(SelectKernel, GpuRowsCountOnlyInACudaBuild) {
   const DeviceInfo hopper = *describe_compute_capability(90);
   const KernelTable without_cuda{.rows = kFakeRows, .has_cuda = false};

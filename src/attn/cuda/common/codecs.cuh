@@ -4,6 +4,7 @@
 
 #include <cuda_fp16.h>
 
+#include "attn/cuda/common/e2m1_convert.cuh"
 #include "attn/cuda/common/ptx.cuh"
 
 // How a kernel turns cache bytes into MMA operands, one struct per format; V's are in v_operand.cuh.
@@ -93,10 +94,15 @@ struct E4m3 {
   static constexpr int kBits = 8;
   static constexpr bool kScales = false;
 };
-struct Nvfp4Packed {
+/// Codes in the order that the family expands fastest, `own_code_order`.
+struct Nvfp4 {
   static constexpr bool kBf16Math = false;
+#if KVANT_HARDWARE_E2M1
+  static constexpr int kShift = 0;
+#else
   // Codes leave the mask as 2^-14; code times scale is a multiple of 2^-10, so the product stays exact as a subnormal.
   static constexpr int kShift = 14;
+#endif
   static constexpr int kBits = 4;
   static constexpr bool kScales = true;
 };
@@ -139,6 +145,15 @@ __device__ __forceinline__ void packed_codes_to_f16x2(uint32_t w, uint32_t swapp
 }
 __device__ __forceinline__ void packed_codes_to_f16x2(uint32_t w, uint32_t (&out)[4]) {
   packed_codes_to_f16x2(w, __byte_perm(w, 0, 0x2301), out);
+}
+
+/// Eight codes in the family's own order to pairs of neighbours, times 2^-Nvfp4::kShift.
+__device__ __forceinline__ void own_codes_to_f16x2(uint32_t w, uint32_t (&out)[4]) {
+#if KVANT_HARDWARE_E2M1
+  e2m1x8_to_f16x2(w, out);
+#else
+  packed_codes_to_f16x2(w, out);
+#endif
 }
 
 }  // namespace detail
@@ -221,9 +236,10 @@ struct KTile<E4m3, kHeadDim> {
   }
 };
 
-/// Codes in packed order, scales in lane order: all that a lane needs of rows g and g + 8 is one word a chunk.
+/// Codes in the family's own order, scales in lane order: all that a lane needs of rows g and g + 8 is one word a
+/// chunk.
 template <int kHeadDim>
-struct KTile<Nvfp4Packed, kHeadDim> {
+struct KTile<Nvfp4, kHeadDim> {
   static constexpr int kLaneDims = kHeadDim % 128 == 0 ? 32 : 16;
   static constexpr int kChunks = kHeadDim / (4 * kLaneDims);
   static constexpr int kWords = kLaneDims / 8;  ///< Per chunk and row.
@@ -261,7 +277,7 @@ struct KTile<Nvfp4Packed, kHeadDim> {
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
       uint32_t pairs[4];
-      detail::packed_codes_to_f16x2(raw[row][c][word], pairs);
+      detail::own_codes_to_f16x2(raw[row][c][word], pairs);
       // Two bytes at a time: both blocks of the row, or the one block of both rows.
       const int first = kBlocks == 2 ? 2 * row : 0;
       const uint32_t both = detail::scales_to_f16x2(scale[c], first);

@@ -5,6 +5,7 @@
 #include <cuda_fp16.h>
 #include <cuda_fp8.h>
 
+#include "attn/cuda/common/e2m1_convert.cuh"
 #include "attn/cuda/common/exact_quotient.cuh"
 #include "attn/cuda/common/page_plane.h"
 #include "attn/kv/nvfp4.h"
@@ -180,6 +181,23 @@ template <bool kPacked>
 __device__ __forceinline__ void place_codes(Nvfp4Magnitudes<kUnit>& block, uint32_t signs, uint8_t scale,
                                             uint32_t (&words)[2]) {
   const ExactQuotient quotient = block.quotient_for_codes(scale);
+#if KVANT_HARDWARE_E2M1
+  if constexpr (!kPacked) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      words[half] = 0;
+#pragma unroll
+      for (int i = 0; i < 8; i += 2) {
+        const int element = 8 * half + i;
+        const uint32_t codes =
+            e2m1x2_codes(quotient.rounded(block.unscaled[element]), quotient.rounded(block.unscaled[element + 1]));
+        const uint32_t sign_pair = signs >> element;
+        words[half] |= (codes | (sign_pair & 1u) << 3 | (sign_pair & 2u) << 6) << 4 * i;
+      }
+    }
+    return;
+  }
+#endif
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     uint32_t magnitude_bits = 0, sign_bits = 0, bias = 0;

@@ -32,6 +32,11 @@ __device__ __forceinline__ void e4m3x4_to_f16x2(uint32_t word, uint32_t& low_pai
 
 /// Eight e2m1 codes, element i in nibble i, to f16x2 pairs of neighbours, times 2^-14.
 __device__ __forceinline__ void linear_codes_to_f16x2(uint32_t w, uint32_t (&out)[4]) {
+#if KVANT_HARDWARE_E2M1
+  e2m1x8_to_f16x2(w, out);
+#pragma unroll
+  for (uint32_t& pair : out) pair = mul_f16x2(pair, 0x04000400u);
+#else
   uint32_t apart[4];  // elements i and i + 4
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
@@ -42,6 +47,7 @@ __device__ __forceinline__ void linear_codes_to_f16x2(uint32_t w, uint32_t (&out
   out[1] = __byte_perm(apart[2], apart[3], 0x5410);
   out[2] = __byte_perm(apart[0], apart[1], 0x7632);
   out[3] = __byte_perm(apart[2], apart[3], 0x7632);
+#endif
 }
 
 }  // namespace detail

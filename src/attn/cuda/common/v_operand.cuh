@@ -97,7 +97,7 @@ struct VTile<E4m3, kHeadDim> {
 
 /// Scales in lane order: one word holds a block's scales of the lane's four tokens.
 template <int kHeadDim>
-struct VTile<Nvfp4Packed, kHeadDim> {
+struct VTile<Nvfp4, kHeadDim> {
   static constexpr int kLaneDims = kHeadDim / 8;
   static constexpr int kWords = kLaneDims / 8;
   static constexpr int kBlocks = kLaneDims < 16 ? 1 : kLaneDims / 16;
@@ -138,17 +138,26 @@ struct VTile<Nvfp4Packed, kHeadDim> {
     }
   }
   __device__ __forceinline__ void fragment(int tile, uint32_t (&a)[4]) const {
-    // Bytes of neighbouring tokens are joined before they are expanded: each f16x2 is one channel of two tokens.
     const int word = tile / 4, part = tile % 4;
 #pragma unroll
     for (int pair = 0; pair < 2; ++pair) {
       const uint32_t w0 = raw[2 * pair][word], w1 = raw[2 * pair + 1][word];
       const uint32_t s = detail::scales_to_f16x2(scale[word / 2], 2 * pair);
+#if KVANT_HARDWARE_E2M1
+      // Two channels of a token each, then one of both tokens.
+      uint32_t first[4], second[4];
+      detail::e2m1x8_to_f16x2(w0, first);
+      detail::e2m1x8_to_f16x2(w1, second);
+      a[2 * pair] = mul_f16x2(__byte_perm(first[part], second[part], 0x5410), s);
+      a[2 * pair + 1] = mul_f16x2(__byte_perm(first[part], second[part], 0x7632), s);
+#else
+      // Bytes of neighbouring tokens are joined before they are expanded: each f16x2 is one channel of two tokens.
       uint32_t even[4], odd[4];
       detail::packed_codes_to_f16x2(__byte_perm(w0, w1, 0x5410), __byte_perm(w0, w1, 0x4501), even);
       detail::packed_codes_to_f16x2(__byte_perm(w0, w1, 0x7632), __byte_perm(w0, w1, 0x6723), odd);
       a[2 * pair] = mul_f16x2(even[part], s);
       a[2 * pair + 1] = mul_f16x2(odd[part], s);
+#endif
     }
   }
 };
