@@ -80,75 +80,6 @@ class PrefillPages : protected PrefillQueries<Traits> {
     }
   }
 
-  /// What copies of plain tiles need of an item: those that are seen whole and have no exact pages, K and V of one
-  /// format that is known.
-  struct PlainTiles {
-    int32_t begin = 0, end = 0;  ///< Tiles that are seen whole; none where rows are padded.
-    /// Where the first of this thread's rows lie in a page, but for their tokens, and the scales of its units.
-    uint32_t data[2] = {}, scale[2][Traits::kDimK / 64] = {};
-  };
-  template <UnitFormat kFormat>
-  __device__ __forceinline__ PlainTiles plain_tiles(const PrefillSegment& s) const {
-    PlainTiles plain;
-    if (p_.head_dim_k == Traits::kDimK && p_.head_dim_v == Traits::kDimV)
-      plain.begin = (s.key_begin + kKeys - 1) / kKeys, plain.end = s.key_end / kKeys;
-    const Part part;
-#pragma unroll
-    for (int plane = 0; plane < 2; ++plane) {
-      const PagePlane& base = p_.base.plane[plane];
-      constexpr bool kNvfp4 = kFormat == UnitFormat::kNvfp4Packed;
-      plain.data[plane] = base.data + s.head * base.data_head + (kNvfp4 ? 8 : 16) * part.unit(0);
-#pragma unroll
-      for (int i = 0; i < (plane == 0 ? Traits::kDimK : Traits::kDimV) / 64; ++i)
-        if constexpr (kNvfp4) plain.scale[plane][i] = scale_place(base, part, s.head, i) & ~3u;
-    }
-    return plain;
-  }
-  /// By a warp together.
-  __device__ __forceinline__ static bool is_plain(int32_t begin, int32_t end, int32_t tile, int32_t entry) {
-    return __all_sync(0xffffffffu, tile >= begin && tile < end &&
-                                       static_cast<uint32_t>(entry) < static_cast<uint32_t>(kExactPageBit));
-  }
-
-  /// start_copies of a plain tile.
-  template <UnitFormat kFormat>
-  __device__ __forceinline__ void start_plain_copies(const PlainTiles& plain, int32_t tile, int32_t entry,
-                                                     int raw) const {
-    const Part part;
-    const uint8_t* pages[kPasses];
-    uint32_t tokens[kPasses];
-#pragma unroll
-    for (int pass = 0; pass < kPasses; ++pass) {
-      const int index = part.row() + pass * kPassRows;
-      pages[pass] = page_of(p_.base, __shfl_sync(0xffffffffu, entry, index / kGroupKeys));
-      tokens[pass] = (tile * kKeys + index) & in_page();
-    }
-    copy_plain_units<Traits::kDimK, kFormat>(part, pages, tokens, raw, 0, plain);
-    copy_plain_units<Traits::kDimV, kFormat>(part, pages, tokens, raw, 1, plain);
-    commit_copies();
-  }
-
-  /// finish_copies of a plain tile.
-  template <UnitFormat kFormat>
-  __device__ __forceinline__ void finish_plain_copies(uint32_t k_multiplier, uint32_t v_multiplier, int stage,
-                                                      int raw) const {
-    wait_copies<Traits::kRawStages - 1>();
-    const Part part;
-    uint4 k[kPasses * (Traits::kDimK / 64)], v[kPasses * (Traits::kDimV / 64)];
-#pragma unroll
-    for (int n = 0; n < kPasses * (Traits::kDimK / 64); ++n) k[n] = load_shared_16(raw_slot(part, raw, 0, n));
-#pragma unroll
-    for (int n = 0; n < kPasses * (Traits::kDimV / 64); ++n) v[n] = load_shared_16(raw_slot(part, raw, 1, n));
-    const auto expand = [&]<bool kScaled>() {
-      expand_plain_units<Traits::kDimK, KRows, kFormat, kScaled>(part, k, k_multiplier, operand_of(0, stage));
-      expand_plain_units<Traits::kDimV, VRows, kFormat, kScaled>(part, v, v_multiplier, operand_of(1, stage));
-    };
-    if (kFormat == UnitFormat::kNvfp4Packed || k_multiplier != kMultiplierOne || v_multiplier != kMultiplierOne)
-      expand.template operator()<true>();
-    else
-      expand.template operator()<false>();
-  }
-
   /// start_copies of rows of 16 bits.
   __device__ __forceinline__ void start_row_copies(const PrefillSegment& s, int32_t tile, int32_t entry,
                                                    int stage) const {
@@ -257,8 +188,14 @@ class PrefillPages : protected PrefillQueries<Traits> {
   }
 
   __device__ __forceinline__ uint32_t raw_slot(const Part& part, int raw, int plane, int i) const {
-    return shared_address(shared_.raw[0]) + raw * sizeof(shared_.raw[0]) + (plane == 0 ? 0 : Traits::kKRawBytes) +
-           16 * (i * Traits::kBringers + part.thread);
+    const uint32_t stage = shared_address(shared_.raw[0]) + raw * sizeof(shared_.raw[0]);
+    if constexpr (Traits::kRoles) {
+      // Each warp in a place of its own, where it also has what it copies in bulk.
+      constexpr uint32_t kWarps = Traits::kBringers / 32;
+      return stage + part.thread / 32 * (sizeof(shared_.raw[0]) / kWarps) +
+             (plane == 0 ? 0 : Traits::kKRawBytes / kWarps) + 16 * (32 * i + part.thread % 32);
+    }
+    return stage + (plane == 0 ? 0 : Traits::kKRawBytes) + 16 * (i * Traits::kBringers + part.thread);
   }
 
   /// Stored units to this thread's own slots; exact ones straight to the operand.
@@ -294,43 +231,6 @@ class PrefillPages : protected PrefillQueries<Traits> {
       } else {
         copy_async_16(slot, from + 16 * part.unit(i));
       }
-    }
-  }
-
-  template <int kDim, UnitFormat kFormat>
-  __device__ __forceinline__ void copy_plain_units(const Part& part, const uint8_t* const (&pages)[kPasses],
-                                                   const uint32_t (&tokens)[kPasses], int raw, int plane,
-                                                   const PlainTiles& plain) const {
-    const PagePlane& base = p_.base.plane[plane];
-#pragma unroll
-    for (int pass = 0; pass < kPasses; ++pass) {
-      const uint8_t* from = pages[pass] + (plain.data[plane] + tokens[pass] * base.data_token);
-      const uint8_t* scales = pages[pass] + (tokens[pass] >> 4) * base.scale_token[4];
-#pragma unroll
-      for (int i = 0; i < kDim / 64; ++i) {
-        const uint32_t slot = raw_slot(part, raw, plane, pass * (kDim / 64) + i);
-        if constexpr (kFormat == UnitFormat::kNvfp4Packed) {
-          copy_async_8(slot, from + 8 * kRowThreads * i);
-          copy_async_4(slot + 8, scales + plain.scale[plane][i]);
-        } else {
-          copy_async_16(slot, from + 16 * kRowThreads * i);
-        }
-      }
-    }
-  }
-
-  template <int kDim, class Rows, UnitFormat kFormat, bool kScaled>
-  __device__ __forceinline__ void expand_plain_units(const Part& part, const uint4 (&words)[kPasses * (kDim / 64)],
-                                                     uint32_t multiplier, uint32_t operand) const {
-    constexpr int kUnits = kDim / 64;
-#pragma unroll
-    for (int n = 0; n < kPasses * kUnits; ++n) {
-      const uint32_t low_at = operand + Rows::offset(part.row() + n / kUnits * kPassRows, 2 * part.unit(0)) +
-                              n % kUnits * Rows::kEightChunks;
-      uint32_t x[8];
-      expand_unit<kFormat, kScaled>(words[n], multiplier, x);
-      store_shared_16(low_at, make_uint4(x[0], x[1], x[2], x[3]));
-      store_shared_16(low_at ^ 16, make_uint4(x[4], x[5], x[6], x[7]));
     }
   }
 

@@ -1,18 +1,52 @@
 #pragma once
 
-// Roles as in prefill_roles.cuh, for bringers that can do with fewer registers: workers have more, and keep products of
-// two tiles under way. Items may be of any kind. What is called out of line must do with the bringers' registers, or
-// the compiler leaves all roles the same.
+// A block whose warpgroups have roles: the last one or two bring tiles, the others attend to 64 query rows each.
+// Bringers need fewer registers: workers have more, and keep products of two tiles under way. Items may be of any kind.
+// What is called out of line must do with the bringers' registers, or the compiler leaves all roles the same.
 
 #include <cstdint>
+#include <type_traits>
 
+#include "attn/cuda/generic/prefill_finish.cuh"
 #include "attn/cuda/sm90/phase_barrier.cuh"
-#include "attn/cuda/sm90/prefill_roles.cuh"
+#include "attn/cuda/sm90/warp_tiles.cuh"
 #include "attn/cuda/sm90/warpgroup_mma.cuh"
 #include "core/warpgroup_registers.cuh"
 
 namespace kvant::attn::cuda {
 
+/// Tiles of any kind, out of line: most are of one format, whole and plain.
+template <class Traits>
+class PrefillAnyTile : private PrefillPages<Traits> {
+ public:
+  using PrefillPages<Traits>::PrefillPages;
+  using PrefillPages<Traits>::finish_copies;
+  using PrefillPages<Traits>::note_scales;
+  using PrefillPages<Traits>::start_copies;
+};
+template <class Traits>
+__device__ __noinline__ void start_tile_copies(const PrefillParams& params, typename Traits::SharedStorage& shared,
+                                               uint32_t segment, int32_t tile, int32_t entry, int stage, int raw,
+                                               bool is_first) {
+  PrefillAnyTile<Traits> any(params, shared);
+  if (is_first) any.note_scales(shared.segments[segment], raw);
+  any.start_copies(shared.segments[segment], tile, entry, stage, raw);
+}
+template <class Traits>
+__device__ __noinline__ void finish_tile_copies(const PrefillParams& params, typename Traits::SharedStorage& shared,
+                                                uint32_t segment, int32_t tile, int32_t entry, int stage, int raw) {
+  PrefillAnyTile<Traits>(params, shared).finish_copies(shared.segments[segment], tile, entry, stage, raw);
+}
+
+/// Where no tile has a format that is known.
+struct NoWarpTiles {
+  struct Item {};
+};
+
+/// Tiles go round through a ring of stages, items through a ring of segments; each side says warp by warp what it has
+/// filled and what it has read, so that nobody waits for more than he needs. The bringers run ahead, into the next item
+/// too: its first tiles are there when its query rows are.
+///
 /// One block's work. Items gives it, `share` being what the block takes of it:
 ///   int32_t first_position(share)
 ///   void find_item(share, n, position, segment)   by a warp: the n-th; segment.request = -1 where there is none
@@ -35,6 +69,9 @@ class PipelinedRoles : protected PrefillFinish<Traits> {
     if (thread < kSegments) {
       start_phases(found(thread), 1);
       start_phases(done(thread), kWorkWarps);
+    }
+    if constexpr (kQuantised) {
+      if (thread < kRawStages * kBringWarps) start_phases(shared_address(shared_.raw_phases) + 8 * thread, 1);
     }
     __syncthreads();
     if (warp_ >= kWorkWarps) {
@@ -102,7 +139,20 @@ class PipelinedRoles : protected PrefillFinish<Traits> {
 
   template <class Share>
   __device__ __forceinline__ void bring(const Share& share) const {
-    bring_tiles<Traits::kUnits>(share);
+    if constexpr (Traits::kUnits != UnitFormat::kAny) {
+      bring_tiles<Traits::kUnits>(share);
+    } else {
+      const PagePlane &k = p_.base.plane[0], &v = p_.base.plane[1];
+      const bool alike = k.format == v.format && k.code_order == v.code_order;
+      if (alike && k.format == KvFormat::kE4m3)
+        bring_tiles<UnitFormat::kE4m3>(share);
+      else if (alike && k.format == KvFormat::kNvfp4 && k.code_order == CodeOrder::kPacked)
+        bring_tiles<UnitFormat::kNvfp4Packed>(share);
+      else if (alike && k.format == KvFormat::kF16 && !p_.exact_pages)
+        bring_tiles<UnitFormat::k16Bits>(share);
+      else
+        bring_tiles<UnitFormat::kAny>(share);
+    }
     items().leave_items(share);
   }
 
@@ -111,12 +161,14 @@ class PipelinedRoles : protected PrefillFinish<Traits> {
   __device__ __forceinline__ void bring_tiles(const Share& share) const {
     constexpr bool kCopied = kFormat == UnitFormat::k16Bits;
     constexpr bool kShortWay = !kCopied && kFormat != UnitFormat::kAny;
+    using ShortWay = typename ShortWayOf<kFormat, kShortWay>::Type;
+    const ShortWay short_way = make_short_way<ShortWay>();
+    typename ShortWay::Item item;           // of copied's segment
+    uint32_t short_ways = 0, parities = 0;  // a bit a raw stage: its tile goes the short way; the phase of its copies
     // Copies that go straight to a stage need it a tile or two before the others.
     const bool straight = kCopied || p_.exact_pages || kFormat == UnitFormat::kAny;
     Cursor copied, brought;
-    typename Base::PlainTiles plain;         // of copied's segment
-    int32_t plain_begin = 0, plain_end = 0;  // of brought's
-    uint32_t k_multiplier = 0, v_multiplier = 0;
+    uint32_t k_multiplier = 0, v_multiplier = 0;  // of brought's segment
     int32_t key_begin = 0, key_end = 0;
     const int32_t* entries = nullptr;
     const auto entry_of = [&](int32_t tile) {
@@ -132,25 +184,24 @@ class PipelinedRoles : protected PrefillFinish<Traits> {
         if (brought.tile == brought.end) {
           const PrefillSegment& s = segment_of(++brought.segment);
           brought.tile = s.tile_begin, brought.end = s.tile_end;
-          if constexpr (kShortWay) {
-            const auto tiles = this->template plain_tiles<kFormat>(s);
-            plain_begin = tiles.begin, plain_end = tiles.end;
-            k_multiplier = s.k.multiplier, v_multiplier = s.v.multiplier;
-          }
+          if constexpr (kShortWay) k_multiplier = s.k.multiplier, v_multiplier = s.v.multiplier;
         }
-        if (!straight) wait_until_emptied(brought.tiles);
-        const auto stage = static_cast<int>(brought.tiles % kStages),
-                   raw = static_cast<int>(brought.tiles % kRawStages);
+        const uint32_t stage = brought.tiles % kStages, raw = brought.tiles % kRawStages;
         if constexpr (kCopied) {
           wait_copies<kRawStages - 1>();
         } else {
-          bool is_plain = false;
-          if constexpr (kShortWay) is_plain = Base::is_plain(plain_begin, plain_end, brought.tile, entry);
-          if (is_plain) {
-            if constexpr (kShortWay)
-              this->template finish_plain_copies<kFormat>(k_multiplier, v_multiplier, stage, raw);
+          if (!straight) wait_until_emptied(brought.tiles);
+          if (kShortWay && (short_ways >> raw & 1u) != 0) {
+            if constexpr (kShortWay) {
+              short_way.wait(raw, parities >> raw & 1u);
+              parities ^= 1u << raw;
+              short_way.expand(k_multiplier, v_multiplier, stage, raw);
+            }
           } else {
-            finish_tile_copies<Traits>(p_, shared_, brought.segment % kSegments, brought.tile, entry, stage, raw);
+            finish_tile_copies<Traits>(p_, shared_, brought.segment % kSegments, brought.tile, entry,
+                                       static_cast<int>(stage), static_cast<int>(raw));
+            // What the tile had in its raw stage may be written in bulk next.
+            if constexpr (kShortWay) fence_shared_for_mma();
           }
         }
         __syncwarp();
@@ -166,32 +217,53 @@ class PipelinedRoles : protected PrefillFinish<Traits> {
           copied.tile = s.tile_begin, copied.end = s.tile_end;
           key_begin = s.key_begin, key_end = s.key_end, entries = s.entries;
           entry_to_copy = entry_of(copied.tile);
-          if constexpr (kShortWay) plain = this->template plain_tiles<kFormat>(s);
+          if constexpr (kShortWay) item = short_way.item_of(s);
         }
       }
       if (!more) {
         commit_copies();
         continue;
       }
-      const auto stage = static_cast<int>(copied.tiles % kStages), raw = static_cast<int>(copied.tiles % kRawStages);
+      const uint32_t stage = copied.tiles % kStages, raw = copied.tiles % kRawStages;
       if (straight) wait_until_emptied(copied.tiles);
       if constexpr (kCopied) {
-        this->start_row_copies(segment_of(copied.segment), copied.tile, entry_to_copy, stage);
+        this->start_row_copies(segment_of(copied.segment), copied.tile, entry_to_copy, static_cast<int>(stage));
       } else {
-        const PrefillSegment& s = segment_of(copied.segment);
-        if (copied.tile < s.tile_begin + kRawStages) this->note_scales(s, raw);
-        bool is_plain = false;
-        if constexpr (kShortWay) is_plain = Base::is_plain(plain.begin, plain.end, copied.tile, entry_to_copy);
-        if (is_plain) {
-          if constexpr (kShortWay) this->template start_plain_copies<kFormat>(plain, copied.tile, entry_to_copy, raw);
-        } else {
-          start_tile_copies<Traits>(p_, shared_, copied.segment % kSegments, copied.tile, entry_to_copy, stage, raw);
+        bool is_short = false;
+        if constexpr (kShortWay) {
+          is_short = ShortWay::takes(item, copied.tile, entry_to_copy);
+          short_ways = (short_ways & ~(1u << raw)) | static_cast<uint32_t>(is_short) << raw;
+          if (is_short) {
+            short_way.copy(item, copied.tile, entry_to_copy, raw);
+            commit_copies();
+          }
+        }
+        if (!is_short) {
+          // The short way leaves nothing of what is noted in a raw stage.
+          const bool is_first = kShortWay || copied.tile < segment_of(copied.segment).tile_begin + kRawStages;
+          start_tile_copies<Traits>(p_, shared_, copied.segment % kSegments, copied.tile, entry_to_copy,
+                                    static_cast<int>(stage), static_cast<int>(raw), is_first);
         }
       }
       (copied.tiles == brought.tiles ? entry : next_entry) = entry_to_copy;
       ++copied.tile, ++copied.tiles;
       entry_to_copy = entry_of(copied.tile);
     }
+  }
+  template <UnitFormat kFormat, bool kShortWay>
+  struct ShortWayOf {
+    using Type = NoWarpTiles;
+  };
+  template <UnitFormat kFormat>
+  struct ShortWayOf<kFormat, true> {
+    using Type = WarpTiles<Traits, kFormat>;
+  };
+  template <class ShortWay>
+  __device__ __forceinline__ ShortWay make_short_way() const {
+    if constexpr (std::is_same_v<ShortWay, NoWarpTiles>)
+      return {};
+    else
+      return ShortWay(p_, shared_, static_cast<uint32_t>(warp_ - kWorkWarps), static_cast<uint32_t>(lane_));
   }
   static constexpr int kBringBarrier = 6;
 

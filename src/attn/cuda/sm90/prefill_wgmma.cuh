@@ -10,7 +10,6 @@
 
 #include "attn/cuda/generic/prefill_block.cuh"
 #include "attn/cuda/sm90/pipelined_roles.cuh"
-#include "attn/cuda/sm90/prefill_roles.cuh"
 #include "attn/cuda/sm90/warpgroup_mma.cuh"
 
 namespace kvant::attn::cuda {
@@ -114,9 +113,9 @@ struct PrefillWgmmaTraits {
   static constexpr int kQueryThreads = kRoles ? 128 : kWorkers;
   static constexpr int kThreads = kFirstBringer + kBringers;
   static constexpr int kWarps = kThreads / 32;
-  /// Whether a worker's next scores and last values are products under way at the same time, for which bringers leave
-  /// it registers. A single warpgroup that expands tiles has none to leave; f16 rows have not been tried.
-  static constexpr bool kPipelined = kRoles && (kSource == TileSource::kBf16 || kBringers > 128);
+  /// A worker's next scores and last values are products under way at the same time, for which bringers leave it
+  /// registers.
+  static constexpr bool kPipelined = kRoles;
   /// Whether code apart takes an item's first tile. It is not worth what it takes to load it where items are few.
   static constexpr bool kPeeled = true;
   /// Of a thread in either role, where all start with 128.
@@ -139,13 +138,14 @@ struct PrefillWgmmaTraits {
     alignas(1024) uint8_t q[kRows * QRows::kRowBytes];  ///< Then rows on their way out.
     alignas(1024) uint8_t k[kStages][kKeys * KRows::kRowBytes];
     alignas(1024) uint8_t v[kStages][kKeys * VRows::kRowBytes];
-    alignas(16) uint8_t raw[kRawStages][kConditioned ? kKRawBytes + kVRawBytes : 16];
+    alignas(128) uint8_t raw[kRawStages][kConditioned ? kKRawBytes + kVRawBytes : 16];
     float bias[kConditioned ? kRows : 1];
     int8_t exponent[kBf16Math ? 1 : kRows];
     PrefillSegment segments[kSegments];  ///< This item and the next.
     int32_t scan[kScanGroups + 1];
     int32_t next, is_last;
-    uint64_t phases[kRoles ? 2 * (kStages + kSegments) : 1];  ///< See PrefillRoles.
+    uint64_t phases[kRoles ? 2 * (kStages + kSegments) : 1];  ///< See PipelinedRoles.
+    uint64_t raw_phases[kRoles && kConditioned ? kRawStages * kBringers / 32 : 1];
   };
   /// Of the block, and what it has beside threadIdx.x.
   __device__ __forceinline__ static uint32_t thread() { return threadIdx.x; }
@@ -165,8 +165,7 @@ template <class Traits>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinBlocks)
     prefill_wgmma_kernel(const __grid_constant__ PrefillParams params) {
   extern __shared__ __align__(1024) uint8_t panel_memory[];
-  using Roles = std::conditional_t<Traits::kPipelined, PipelinedPrefill<Traits>, PrefillRoles<Traits>>;
-  using Block = std::conditional_t<Traits::kRoles, Roles, PrefillBlock<Traits>>;
+  using Block = std::conditional_t<Traits::kRoles, PipelinedPrefill<Traits>, PrefillBlock<Traits>>;
   Block(params, *reinterpret_cast<typename Traits::SharedStorage*>(panel_memory)).run();
 }
 
