@@ -1,11 +1,13 @@
 // Times of the decoder's matrix products on the GPU, one row per shape and number of rows. Weights take turns, so that
-// none is in the second-level cache when its turn comes. Usage: bench_ops_cuda [ROWS ...]
+// none is in the second-level cache when its turn comes. Usage: bench_ops_cuda [fp8 | fp8-blocks] [ROWS ...], in bf16
+// unless named.
 
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <string_view>
 #include <vector>
 
 #include <cuda_runtime_api.h>
@@ -61,7 +63,9 @@ Result<double> microseconds(std::vector<std::unique_ptr<ops::Linear>>& layers, c
   return 1e3 * milliseconds / (rounds * static_cast<double>(layers.size()));
 }
 
-Status run(const std::vector<int64_t>& row_counts) {
+enum class Format { kBf16, kFp8Rows, kFp8Blocks };
+
+Status run(const std::vector<int64_t>& row_counts, Format format) {
   ThreadPool pool(0);
   KVANT_ASSIGN_OR_RETURN(const CudaStream owner, CudaStream::create());
   const Stream stream = owner.stream();
@@ -69,25 +73,37 @@ Status run(const std::vector<int64_t>& row_counts) {
   const int64_t most_rows = *std::max_element(row_counts.begin(), row_counts.end());
   fmt::print("{:<12} {:>6} {:>10} {:>10} {:>10}\n", "weight", "rows", "us", "GB/s", "TFLOP/s");
   for (const Shape& shape : kShapes) {
-    const int64_t bytes = 2 * shape.out_features * shape.in_features;
+    const int64_t bytes = (format == Format::kBf16 ? 2 : 1) * shape.out_features * shape.in_features;
     std::vector<std::unique_ptr<ops::Linear>> layers;
-    const auto rows = [&](int64_t begin, int64_t end, float* out) {
+    const ops::WeightRows rows = [&](int64_t begin, int64_t end, float* out) {
       fill(begin * shape.in_features, (end - begin) * shape.in_features, out);
     };
+    const ops::Fp8WeightRows fp8_rows = [&](int64_t begin, int64_t end, uint8_t* codes, float* scales) {
+      const int64_t groups = shape.in_features / ops::kFp8Group;
+      std::fill_n(codes, (end - begin) * shape.in_features, uint8_t{0x31});
+      for (int64_t row = begin; row < end; ++row)
+        std::fill_n(scales + (row - begin) * groups, groups,
+                    format == Format::kFp8Blocks || row % 2 == 0 ? 0.01f : 0.02f);
+    };
     for (int64_t i = 0; i < std::max<int64_t>(1, kRotatedBytes / bytes); ++i) {
-      KVANT_ASSIGN_OR_RETURN(auto layer,
-                             ops::Linear::create(ops::LinearFormat::kBf16, shape.out_features, shape.in_features, rows,
-                                                 most_rows, stream, context.get()));
-      layers.push_back(std::move(layer));
+      auto layer = format == Format::kBf16
+                       ? ops::Linear::create(ops::LinearFormat::kBf16, shape.out_features, shape.in_features, rows,
+                                             most_rows, stream, context.get())
+                       : ops::Linear::create_fp8(shape.out_features, shape.in_features, fp8_rows, most_rows, stream,
+                                                 context.get());
+      if (!layer) return layer.error();
+      layers.push_back(*std::move(layer));
     }
     // Random bits that are small numbers: no exponent is above that of 1.
     std::vector<uint16_t> x(static_cast<size_t>(most_rows * shape.in_features));
     for (size_t i = 0; i < x.size(); ++i) x[i] = static_cast<uint16_t>((i * 2654435761u >> 16) & 0xbfffu);
     const auto x_bytes = static_cast<int64_t>(x.size() * sizeof(uint16_t));
+
     KVANT_ASSIGN_OR_RETURN(const DeviceBuffer device_x, DeviceBuffer::create(MemoryKind::kCuda, x_bytes, "x"));
     KVANT_RETURN_IF_ERROR(copy_bytes(device_x.data(), x.data(), x_bytes, stream));
-    KVANT_ASSIGN_OR_RETURN(const DeviceBuffer y,
-                           DeviceBuffer::create(MemoryKind::kCuda, 4 * most_rows * shape.out_features, "y"));
+    KVANT_ASSIGN_OR_RETURN(
+        const DeviceBuffer y,
+        DeviceBuffer::create(MemoryKind::kCuda, 4 * ops::padded_fp8_rows(most_rows) * shape.out_features, "y"));
     for (const int64_t num_rows : row_counts) {
       KVANT_ASSIGN_OR_RETURN(
           const double us,
@@ -106,9 +122,12 @@ Status run(const std::vector<int64_t>& row_counts) {
 
 int main(int argc, char** argv) {
   std::vector<int64_t> row_counts;
-  for (int i = 1; i < argc; ++i) row_counts.push_back(std::atoll(argv[i]));
+  auto format = kvant::Format::kBf16;
+  if (argc > 1 && std::string_view(argv[1]) == "fp8") format = kvant::Format::kFp8Rows;
+  if (argc > 1 && std::string_view(argv[1]) == "fp8-blocks") format = kvant::Format::kFp8Blocks;
+  for (int i = format == kvant::Format::kBf16 ? 1 : 2; i < argc; ++i) row_counts.push_back(std::atoll(argv[i]));
   if (row_counts.empty()) row_counts = {1, 2, 4, 8, 16, 64, 256};
-  const kvant::Status status = kvant::run(row_counts);
+  const kvant::Status status = kvant::run(row_counts, format);
   if (status.ok()) return 0;
   std::fprintf(stderr, "%s\n", status.to_string().c_str());
   return 1;

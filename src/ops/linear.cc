@@ -41,6 +41,14 @@ Result<std::unique_ptr<Linear>> Linear::create(LinearFormat format, int64_t out_
   return failure(StatusCode::kInternal, "unknown weight format");
 }
 
+Result<std::unique_ptr<Linear>> Linear::create_fp8(int64_t out_features, int64_t in_features, const Fp8WeightRows& rows,
+                                                   int64_t max_rows, Stream stream, LinearContext* context) {
+  if (context == nullptr || !context->multiplies_fp8(out_features, in_features))
+    return failure(StatusCode::kUnsupported, fmt::format("a weight of {} x {} in fp8: this device has no such products",
+                                                         out_features, in_features));
+  return cuda::create_fp8_linear(out_features, in_features, rows, max_rows, stream, context);
+}
+
 bool linear_format_supported(LinearFormat format, Stream stream) {
   if (stream.cuda != nullptr) return format == LinearFormat::kBf16;
   switch (format) {

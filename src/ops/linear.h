@@ -19,6 +19,15 @@ std::string_view to_string(LinearFormat format);
 /// Fills rows [row_begin, row_end) of a weight [out_features, in_features] as fp32. Called from several threads.
 using WeightRows = std::function<void(int64_t row_begin, int64_t row_end, float* out)>;
 
+/// A weight's e4m3 codes share an fp32 scale in groups of so many columns of a row.
+inline constexpr int64_t kFp8Group = 128;
+/// Fills rows [row_begin, row_end) of a weight [out_features, in_features] as they are stored: codes, and scales
+/// [row_end - row_begin, in_features / kFp8Group]. Called from several threads.
+using Fp8WeightRows = std::function<void(int64_t row_begin, int64_t row_end, uint8_t* codes, float* scales)>;
+
+/// The library multiplies so many rows at once.
+constexpr int64_t padded_fp8_rows(int64_t num_rows) { return (num_rows + 3) / 4 * 4; }
+
 /// What the linear layers of one model share on a device: nothing on the CPU; on CUDA the matrix library, its
 /// workspace, the plans of all shapes, and staging memory for uploads. Outlives the layers.
 class LinearContext {
@@ -26,6 +35,9 @@ class LinearContext {
   /// `loaders` turns checkpoint rows into fp32 while weights are read.
   static Result<std::unique_ptr<LinearContext>> create(Stream stream, ThreadPool& loaders);
   virtual ~LinearContext() = default;
+
+  /// Whether the device multiplies a weight as e4m3 codes.
+  virtual bool multiplies_fp8(int64_t /*out_features*/, int64_t /*in_features*/) const { return false; }
 };
 
 enum class LinearOutput : uint8_t {
@@ -38,7 +50,7 @@ enum class LinearOutput : uint8_t {
 struct LinearArgs {
   const void* x = nullptr;  ///< [num_rows, in_features] in the device's activation type (ops/decoder_ops.h)
   int64_t num_rows = 0;     ///< At most max_rows.
-  void* y = nullptr;        ///< [num_rows, out_features]
+  void* y = nullptr;        ///< [num_rows, out_features], with room for padded_fp8_rows of e4m3 weights
   LinearOutput output = LinearOutput::kActivations;
   Gate gate = {};           ///< For kGated. The weight has gate channels first.
   void* scratch = nullptr;  ///< [num_rows, out_features] fp32, for kAddF32 on the CPU
@@ -53,6 +65,11 @@ class Linear {
   static Result<std::unique_ptr<Linear>> create(LinearFormat format, int64_t out_features, int64_t in_features,
                                                 const WeightRows& rows, int64_t max_rows, Stream stream,
                                                 LinearContext* context = nullptr);
+  /// Products of e4m3 codes, where the context multiplies them: x is rounded to e4m3 on the way, with a scale for every
+  /// kFp8Group columns of a row. y has room for padded_fp8_rows(num_rows) rows.
+  static Result<std::unique_ptr<Linear>> create_fp8(int64_t out_features, int64_t in_features,
+                                                    const Fp8WeightRows& rows, int64_t max_rows, Stream stream,
+                                                    LinearContext* context);
   virtual ~Linear() = default;
 
   /// Allocates nothing after the first call with a given num_rows (CPU: bucket of them). On CUDA such later calls can

@@ -85,17 +85,27 @@ Result<std::vector<float>> float_values(const SafetensorsTensor& tensor) {
   return values;
 }
 
-ops::WeightRows fp8_rows(const SafetensorsTensor& codes, int64_t columns, BlockScales scales) {
-  const auto values = e4m3_values();
-  const auto shared = std::make_shared<const BlockScales>(std::move(scales));
-  return [=, data = codes.data.data()](int64_t begin, int64_t end, float* out) {
-    const int64_t blocks = (columns + shared->block_columns - 1) / shared->block_columns;
+ops::WeightRows fp8_rows(const SafetensorsTensor& codes, int64_t columns, std::shared_ptr<const BlockScales> scales) {
+  return [columns, data = codes.data.data(), scales = std::move(scales), values = e4m3_values()](
+             int64_t begin, int64_t end, float* out) {
     for (int64_t row = begin; row < end; ++row) {
-      const float* row_scales = shared->values.data() + row / shared->block_rows * blocks;
+      const float* row_scales = scales->of_row(row, columns);
       const std::byte* row_codes = data + row * columns;
       for (int64_t column = 0; column < columns; ++column)
-        *out++ = (*values)[static_cast<size_t>(row_codes[column])] * row_scales[column / shared->block_columns];
+        *out++ = (*values)[static_cast<size_t>(row_codes[column])] * row_scales[column / scales->block_columns];
     }
+  };
+}
+
+ops::Fp8WeightRows fp8_codes(const SafetensorsTensor& codes, int64_t columns,
+                             std::shared_ptr<const BlockScales> scales) {
+  if (columns % ops::kFp8Group != 0 || scales->block_columns % ops::kFp8Group != 0) return nullptr;
+  return [columns, data = codes.data.data(), scales = std::move(scales)](int64_t begin, int64_t end, uint8_t* out,
+                                                                         float* out_scales) {
+    std::memcpy(out, data + begin * columns, static_cast<size_t>((end - begin) * columns));
+    for (int64_t row = begin; row < end; ++row)
+      for (int64_t column = 0; column < columns; column += ops::kFp8Group)
+        *out_scales++ = scales->of_row(row, columns)[column / scales->block_columns];
   };
 }
 

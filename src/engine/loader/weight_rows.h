@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "engine/loader/safetensors.h"
@@ -22,9 +23,17 @@ struct BlockScales {
   std::vector<float> values;  ///< [ceil(rows / block_rows), ceil(columns / block_columns)]
   int64_t block_rows = 0;
   int64_t block_columns = 0;
+
+  /// Those of a row of so many columns, one per block.
+  const float* of_row(int64_t row, int64_t columns) const {
+    return values.data() + row / block_rows * ((columns + block_columns - 1) / block_columns);
+  }
 };
 /// e4m3 codes times their block's scale.
-ops::WeightRows fp8_rows(const SafetensorsTensor& codes, int64_t columns, BlockScales scales);
+ops::WeightRows fp8_rows(const SafetensorsTensor& codes, int64_t columns, std::shared_ptr<const BlockScales> scales);
+/// The codes themselves, with scales of groups; null where columns are no whole groups, or a block is less than one.
+ops::Fp8WeightRows fp8_codes(const SafetensorsTensor& codes, int64_t columns,
+                             std::shared_ptr<const BlockScales> scales);
 
 /// Two e2m1 codes a byte (the even column in the low nibble), an e4m3 scale for 16 columns, a global scale.
 ops::WeightRows nvfp4_rows(const SafetensorsTensor& codes, const SafetensorsTensor& block_scales, int64_t columns,

@@ -19,6 +19,7 @@ namespace kvant::engine {
 struct QuantisationConfig {
   std::string source;                       ///< File and key, for people; empty when there is none.
   std::string algorithm;                    ///< Of the weights: "FP8", "NVFP4", ...; empty when not said.
+  bool fp8_activations = false;             ///< As ModelSource::fp8_activations.
   std::optional<attn::KvFormat> kv_format;  ///< Declared for the cache of all layers.
   std::string unknown_kv;                   ///< A declared scheme that kvant does not have; why, in words.
   std::vector<std::optional<attn::KvFormat>> layer_kv_formats;  ///< Of layers that differ; empty when none does.

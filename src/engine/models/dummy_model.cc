@@ -13,6 +13,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "core/float_bits.h"
+
 namespace kvant::engine {
 namespace {
 
@@ -135,23 +137,63 @@ Result<ModelConfig> read_config(Shape& shape) {
   return config;
 }
 
+/// Rows that begin anywhere in a table of values, by seed and row.
+template <class Value>
+class RandomRows {
+ public:
+  RandomRows(std::shared_ptr<const std::vector<Value>> table, uint64_t seed, int64_t columns)
+      : table_(std::move(table)), seed_(seed), columns_(columns) {}
+
+  /// Calls visit(value) for all values of rows, in order.
+  template <class Visit>
+  void visit(int64_t begin, int64_t end, const Visit& visit) const {
+    for (int64_t row = begin; row < end; ++row) {
+      auto at = static_cast<size_t>(mix(seed_ << 32 ^ static_cast<uint64_t>(row)));
+      for (int64_t i = 0; i < columns_; ++i, ++at) visit((*table_)[at % kTableSize]);
+    }
+  }
+
+ private:
+  std::shared_ptr<const std::vector<Value>> table_;
+  uint64_t seed_;
+  int64_t columns_;
+};
+
 class Weights {
  public:
-  Weights() : table_(make_table()) {}
+  Weights() : table_(make_table()) {
+    auto codes = std::make_shared<std::vector<uint8_t>>();
+    for (const float value : *table_) codes->push_back(float_to_e4m3(value * kCodesOfOne));
+    codes_ = std::move(codes);
+  }
 
   /// Of a size that keeps activations near 1.
   WeightView matrix(std::string name, int64_t rows, int64_t columns) {
-    const uint64_t seed = ++count_;
     const float scale = 1.0f / std::sqrt(static_cast<float>(columns));
     return {.name = std::move(name),
             .rows = rows,
             .columns = columns,
-            .read = [table = table_, seed, scale, columns](int64_t begin, int64_t end, float* out) {
-              for (int64_t row = begin; row < end; ++row) {
-                auto at = static_cast<size_t>(mix(seed << 32 ^ static_cast<uint64_t>(row)));
-                for (int64_t i = 0; i < columns; ++i, ++at) *out++ = (*table)[at % kTableSize] * scale;
-              }
+            .read = [values = RandomRows(table_, ++count_, columns), scale](int64_t begin, int64_t end, float* out) {
+              values.visit(begin, end, [&](float value) { *out++ = value * scale; });
             }};
+  }
+  /// The same of e4m3 codes with a scale, if its rows are whole groups.
+  WeightView fp8_matrix(std::string name, int64_t rows, int64_t columns) {
+    if (columns % ops::kFp8Group != 0) return matrix(std::move(name), rows, columns);
+    const float scale = 1.0f / kCodesOfOne / std::sqrt(static_cast<float>(columns));
+    const RandomRows<uint8_t> codes(codes_, ++count_, columns);
+    return {.name = std::move(name),
+            .rows = rows,
+            .columns = columns,
+            .read =
+                [=](int64_t begin, int64_t end, float* out) {
+                  codes.visit(begin, end, [&](uint8_t code) { *out++ = e4m3_to_float(code) * scale; });
+                },
+            .read_fp8 =
+                [=](int64_t begin, int64_t end, uint8_t* out, float* scales) {
+                  codes.visit(begin, end, [&](uint8_t code) { *out++ = code; });
+                  std::fill_n(scales, (end - begin) * (columns / ops::kFp8Group), scale);
+                }};
   }
   static WeightView vector(std::string name, int64_t size, float value) {
     return {.name = std::move(name), .rows = 1, .columns = size, .read = [size, value](int64_t, int64_t, float* out) {
@@ -160,23 +202,29 @@ class Weights {
   }
 
  private:
+  static constexpr float kCodesOfOne = 64.0f;
+
   std::shared_ptr<const RandomTable> table_;
+  std::shared_ptr<const std::vector<uint8_t>> codes_;
   uint64_t count_ = 0;
 };
 
-LayerWeights layer_weights(const LayerConfig& layer, int64_t hidden, Weights& weights) {
+LayerWeights layer_weights(const LayerConfig& layer, int64_t hidden, bool fp8, Weights& weights) {
+  const auto matrix = [&](const char* name, int64_t rows, int64_t columns) {
+    return fp8 ? weights.fp8_matrix(name, rows, columns) : weights.matrix(name, rows, columns);
+  };
   const int64_t q = int64_t{layer.num_q_heads} * layer.head_dim_k, kv = int64_t{layer.num_kv_heads} * layer.head_dim_k;
   const int64_t experts = std::max(1, layer.experts.count);
   LayerWeights out;
   out.attention_norm = Weights::vector("attention_norm", hidden, 1.0f);
-  out.q = weights.matrix("q", q, hidden);
-  out.k = weights.matrix("k", kv, hidden);
-  out.v = weights.matrix("v", kv, hidden);
-  out.output = weights.matrix("output", hidden, q);
+  out.q = matrix("q", q, hidden);
+  out.k = matrix("k", kv, hidden);
+  out.v = matrix("v", kv, hidden);
+  out.output = matrix("output", hidden, q);
   out.ffn_norm = Weights::vector("ffn_norm", hidden, 1.0f);
-  out.gate = weights.matrix("gate", experts * layer.ffn_size, hidden);
-  out.up = weights.matrix("up", experts * layer.ffn_size, hidden);
-  out.down = weights.matrix("down", experts * hidden, layer.ffn_size);
+  out.gate = matrix("gate", experts * layer.ffn_size, hidden);
+  out.up = matrix("up", experts * layer.ffn_size, hidden);
+  out.down = matrix("down", experts * hidden, layer.ffn_size);
   if (layer.experts.count > 0) out.router = weights.matrix("router", experts, hidden);
   if (layer.sinks) out.sinks = Weights::vector("sinks", layer.num_q_heads, 0.0f);
   if (layer.output_bias) out.output_bias = Weights::vector("output_bias", hidden, 0.0f);
@@ -204,6 +252,7 @@ Result<ModelSource> open_dummy_model(const std::filesystem::path& file) {
     return failure(StatusCode::kDataLoss, fmt::format("{}: is no JSON object with a model's shape", file.string()));
   Shape shape(file.filename().string(), std::move(json));
   ModelSource source;
+  KVANT_ASSIGN_OR_FAIL(source.fp8_activations, shape.flag("fp8_weights"));
   KVANT_ASSIGN_OR_FAIL(source.config, read_config(shape));
   const ModelConfig& config = source.config;
   Weights weights;
@@ -212,7 +261,7 @@ Result<ModelSource> open_dummy_model(const std::filesystem::path& file) {
       config.tied_head ? source.embedding : weights.matrix("head", config.vocabulary_size, config.hidden_size);
   source.final_norm = Weights::vector("final_norm", config.hidden_size, 1.0f);
   for (const LayerConfig& layer : config.layers)
-    source.layers.push_back(layer_weights(layer, config.hidden_size, weights));
+    source.layers.push_back(layer_weights(layer, config.hidden_size, source.fp8_activations, weights));
   source.hash = fmt::format("dummy-{}", config.name);
   return source;
 }

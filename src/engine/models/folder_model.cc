@@ -176,6 +176,7 @@ Result<ModelSource> open_folder_model(std::shared_ptr<const CheckpointFolder> fo
   config.name = std::filesystem::weakly_canonical(folder->path).filename().string();
   const FolderWeights weights(folder->weights);
   KVANT_ASSIGN_OR_FAIL(CheckpointKv kv, read_checkpoint_kv(*folder, weights, config));
+  source.fp8_activations = kv.quantisation.fp8_activations;
   source.kv = std::make_shared<const CheckpointKv>(std::move(kv));
   const FolderStore store(weights, *family);
   KVANT_ASSIGN_OR_FAIL(source.embedding,

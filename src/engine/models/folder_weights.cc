@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -70,7 +71,7 @@ Result<WeightView> FolderWeights::plain_view(const SafetensorsTensor& tensor, st
 
 Result<WeightView> FolderWeights::matrix(std::string_view name, int64_t rows, int64_t columns) const {
   const SafetensorsTensor* found = folder_.find_tensor(name);
-  // Static scales of activations: kvant multiplies in higher precision and needs none.
+  // Static scales of activations: kvant needs none (docs/checkpoints.md).
   if (std::string input = fmt::format("{}input_scale", name.substr(0, name.rfind('.') + 1)); contains(input))
     use(input);
   if (found == nullptr && folder_.find_tensor(beside(name, "_packed")) != nullptr)
@@ -133,10 +134,12 @@ Result<WeightView> FolderWeights::fp8_matrix(std::string_view name, int64_t rows
     return failure(StatusCode::kDataLoss, fmt::format("{}: tensor '{}' holds {}; positive finite scales are needed",
                                                       folder_.name(), scale_name, *bad));
   }
+  const auto shared = std::make_shared<const BlockScales>(std::move(scales));
   return WeightView{.name = std::string(name),
                     .rows = rows,
                     .columns = columns,
-                    .read = fp8_rows(*codes, columns, std::move(scales))};
+                    .read = fp8_rows(*codes, columns, shared),
+                    .read_fp8 = fp8_codes(*codes, columns, shared)};
 }
 
 Result<WeightView> FolderWeights::nvfp4_matrix(std::string_view name, int64_t rows, int64_t columns) const {

@@ -21,6 +21,8 @@ struct WeightView {
   int64_t rows = 0;     ///< Output features; 1 for a vector.
   int64_t columns = 0;  ///< Input features.
   ops::WeightRows read;
+  /// The same as it is stored, where that is e4m3 with scales of 128 columns or more.
+  ops::Fp8WeightRows read_fp8 = nullptr;
 
   bool present() const { return read != nullptr; }
 };
@@ -48,6 +50,7 @@ struct ModelSource {
   WeightView head;  ///< [vocabulary, hidden]; the embedding when tied.
   std::vector<LayerWeights> layers;
   std::string hash;                        ///< Of size, metadata and sampled weight bytes: names the model's profile.
+  bool fp8_activations = false;            ///< e4m3 weights are meant to be multiplied with activations in e4m3.
   std::shared_ptr<const CheckpointKv> kv;  ///< Declared scheme and scales of the KV cache; null for GGUF files.
   std::shared_ptr<const void> owner;       ///< Keeps what the views read from alive.
 };

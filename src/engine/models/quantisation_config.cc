@@ -98,6 +98,56 @@ Status read_algorithm(const JsonObject& json, QuantisationConfig& out) {
                                                 printable(algorithm), fmt::join(kAlgorithms, ", "))};
 }
 
+/// Whether compressed-tensors says of every group with 8-bit float weights that its activations are such too.
+Result<bool> groups_have_fp8_activations(const JsonObject& json) {
+  KVANT_ASSIGN_OR_FAIL(const auto groups, json.find_object("config_groups"));
+  if (!groups) return false;
+  const auto is_fp8 = [](const JsonObject& group, const char* key) -> Result<bool> {
+    if (!group.contains(key) || !group.json()[key].is_object()) return false;
+    KVANT_ASSIGN_OR_FAIL(const JsonObject args, group.object(key));
+    if (!args.contains("num_bits")) return false;
+    KVANT_ASSIGN_OR_FAIL(const int64_t bits, args.integer("num_bits", 1, 64));
+    KVANT_ASSIGN_OR_FAIL(const std::string type, args.text_or("type", "int"));
+    return bits == 8 && type == "float";
+  };
+  bool any = false;
+  for (const std::string& name : groups->keys()) {
+    if (!groups->json()[name].is_object()) continue;
+    KVANT_ASSIGN_OR_FAIL(const JsonObject group, groups->object(name));
+    KVANT_ASSIGN_OR_FAIL(const bool weights, is_fp8(group, "weights"));
+    if (!weights) continue;
+    KVANT_ASSIGN_OR_FAIL(const bool activations, is_fp8(group, "input_activations"));
+    if (!activations) return false;
+    any = true;
+  }
+  return any;
+}
+
+/// Weights of 8-bit floats that ModelOpt calls so are meant for 16-bit activations.
+constexpr std::string_view kWeightOnlyFp8 = "FP8_PB_WO";
+
+/// Whether ModelOpt's algorithms multiply e4m3 with e4m3.
+Result<bool> algorithms_have_fp8_activations(const JsonObject& json, const std::string& algorithm) {
+  if (algorithm == "FP8" || algorithm == "FP8_PER_CHANNEL_PER_TOKEN") return true;
+  if (algorithm != "MIXED_PRECISION") return false;
+  KVANT_ASSIGN_OR_FAIL(const auto layers, json.find_object("quantized_layers"));
+  bool any = false;
+  for (const std::string& module : layers ? layers->keys() : std::vector<std::string>{}) {
+    if (!layers->json()[module].is_object()) continue;
+    KVANT_ASSIGN_OR_FAIL(const JsonObject entry, layers->object(module));
+    KVANT_ASSIGN_OR_FAIL(const std::string of_layer, entry.text_or("quant_algo", ""));
+    if (upper(of_layer) == kWeightOnlyFp8) return false;
+    any = any || upper(of_layer).starts_with("FP8");
+  }
+  return any;
+}
+
+Result<bool> has_fp8_activations(const JsonObject& json, const std::string& method, const std::string& algorithm) {
+  if (method == "fp8") return true;  // A scheme of activations is static or dynamic.
+  if (method == "compressed-tensors") return groups_have_fp8_activations(json);
+  return algorithms_have_fp8_activations(json, algorithm);
+}
+
 /// One of the two places, in the nested form {"quantization": {...}} or flat.
 Status read_place(const JsonObject& outer, int32_t num_layers, QuantisationConfig& out) {
   out.source = outer.name();
@@ -112,6 +162,7 @@ Status read_place(const JsonObject& outer, int32_t num_layers, QuantisationConfi
   KVANT_ASSIGN_OR_RETURN(const auto nested, outer.find_object("quantization"));
   const JsonObject& inner = nested ? *nested : outer;
   KVANT_RETURN_IF_ERROR(read_algorithm(inner, out));
+  KVANT_ASSIGN_OR_RETURN(out.fp8_activations, has_fp8_activations(inner, method, out.algorithm));
   KVANT_RETURN_IF_ERROR(read_kv_scheme(inner, out.kv_format, out.unknown_kv));
   if (nested) KVANT_RETURN_IF_ERROR(read_kv_scheme(outer, out.kv_format, out.unknown_kv));
   return read_layer_schemes(inner, num_layers, out);

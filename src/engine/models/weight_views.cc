@@ -14,6 +14,24 @@ int64_t interleaved_row(int64_t row, int64_t head_dim, int64_t rope_dim) {
   return channel < rope_dim ? row - channel + 2 * (channel % half) + channel / half : row;
 }
 
+struct Stack {
+  std::vector<WeightView> parts;
+  std::vector<int64_t> first_rows;
+
+  /// Calls visit(part, first, last) for the rows of each part that are among the stack's [begin, end).
+  template <class Visit>
+  void for_parts(int64_t begin, int64_t end, const Visit& visit) const {
+    while (begin < end) {
+      const auto next = std::upper_bound(first_rows.begin(), first_rows.end(), begin);
+      const auto index = static_cast<size_t>(next - first_rows.begin()) - 1;
+      const int64_t first = begin - first_rows[index];
+      const int64_t last = std::min(end - first_rows[index], parts[index].rows);
+      visit(parts[index], first, last);
+      begin += last - first;
+    }
+  }
+};
+
 }  // namespace
 
 WeightView halves_from_interleaved(WeightView weight, int32_t head_dim, int32_t rope_dim) {
@@ -23,6 +41,7 @@ WeightView halves_from_interleaved(WeightView weight, int32_t head_dim, int32_t 
       read(stored, stored + 1, out + (row - begin) * columns);
     }
   };
+  weight.read_fp8 = nullptr;
   return weight;
 }
 
@@ -39,23 +58,26 @@ WeightView halves_from_interleaved_bias(WeightView bias, int32_t head_dim, int32
 WeightView stacked(std::string name, std::vector<WeightView> parts) {
   WeightView out{.name = std::move(name), .rows = 0, .columns = parts.front().columns, .read = nullptr};
   // Parts are many and read often: where each begins is kept.
-  auto first_rows = std::make_shared<std::vector<int64_t>>();
+  std::vector<int64_t> first_rows;
   for (const WeightView& part : parts) {
-    first_rows->push_back(out.rows);
+    first_rows.push_back(out.rows);
     out.rows += part.rows;
   }
-  auto shared = std::make_shared<const std::vector<WeightView>>(std::move(parts));
-  out.read = [shared, first_rows, columns = out.columns](int64_t begin, int64_t end, float* to) {
-    while (begin < end) {
-      const auto next = std::upper_bound(first_rows->begin(), first_rows->end(), begin);
-      const auto index = static_cast<size_t>(next - first_rows->begin()) - 1;
-      const WeightView& part = (*shared)[index];
-      const int64_t first = (*first_rows)[index];
-      const int64_t count = std::min(end - begin, first + part.rows - begin);
-      part.read(begin - first, begin - first + count, to);
-      begin += count;
-      to += count * columns;
-    }
+  const bool fp8 = std::all_of(parts.begin(), parts.end(), [](const WeightView& part) { return part.read_fp8; });
+  const auto stack = std::make_shared<const Stack>(Stack{std::move(parts), std::move(first_rows)});
+  out.read = [stack, columns = out.columns](int64_t begin, int64_t end, float* to) {
+    stack->for_parts(begin, end, [&](const WeightView& part, int64_t first, int64_t last) {
+      part.read(first, last, to);
+      to += (last - first) * columns;
+    });
+  };
+  if (!fp8) return out;
+  out.read_fp8 = [stack, columns = out.columns](int64_t begin, int64_t end, uint8_t* codes, float* scales) {
+    stack->for_parts(begin, end, [&](const WeightView& part, int64_t first, int64_t last) {
+      part.read_fp8(first, last, codes, scales);
+      codes += (last - first) * columns;
+      scales += (last - first) * (columns / ops::kFp8Group);
+    });
   };
   return out;
 }
@@ -66,6 +88,7 @@ WeightView flattened(WeightView matrix) {
   };
   matrix.columns *= matrix.rows;
   matrix.rows = 1;
+  matrix.read_fp8 = nullptr;
   return matrix;
 }
 
@@ -74,6 +97,7 @@ WeightView plus_one(WeightView weight) {
     read(begin, end, out);
     for (int64_t i = 0; i < (end - begin) * columns; ++i) out[i] += 1.0f;
   };
+  weight.read_fp8 = nullptr;
   return weight;
 }
 
@@ -82,6 +106,7 @@ WeightView every_row(WeightView weight, int64_t first, int64_t step) {
     for (int64_t row = begin; row < end; ++row, out += columns) read(first + row * step, first + row * step + 1, out);
   };
   weight.rows /= step;
+  weight.read_fp8 = nullptr;
   return weight;
 }
 

@@ -6,7 +6,8 @@
 
 #include "engine/models/model_source.h"
 
-// Views of weights in another order or form than the file's. None reads a byte.
+// Views of weights in another order or form than the file's. None reads a byte. Only a stack can be read as it is
+// stored.
 namespace kvant::engine {
 
 /// Reorders the rows of a q or k projection from interleaved RoPE pairs (2 i, 2 i + 1) to halves (i, i + dim / 2), head

@@ -54,9 +54,10 @@ Status Decoder::allocate(int64_t max_tokens) {
 
   const bool cuda = stream_.cuda != nullptr;
   const int64_t element = dtype_bytes(ops::activation_dtype(stream_));
+  // Products of fp8 weights write whole groups of rows.
   const auto make = [&](DeviceBuffer& buffer, int64_t rows, int64_t width, int64_t element_bytes) -> Status {
-    KVANT_ASSIGN_OR_RETURN(
-        buffer, DeviceBuffer::create(memory_of(stream_), rows * width * element_bytes, "activations of a batch"));
+    const int64_t bytes = ops::padded_fp8_rows(rows) * width * element_bytes;
+    KVANT_ASSIGN_OR_RETURN(buffer, DeviceBuffer::create(memory_of(stream_), bytes, "activations of a batch"));
     return {};
   };
   constexpr int64_t kFloat = sizeof(float);

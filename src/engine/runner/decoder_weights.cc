@@ -29,16 +29,20 @@ ops::WeightRows paired(const WeightView& gate, const WeightView& up, int64_t siz
 
 class Loader {
  public:
-  Loader(ops::LinearFormat format, int64_t max_rows, Stream stream, ops::LinearContext& context)
-      : format_(format), max_rows_(max_rows), stream_(stream), context_(context) {}
+  Loader(const WeightOptions& options, Stream stream, ops::LinearContext& context)
+      : options_(options), stream_(stream), context_(context) {}
 
   Result<std::unique_ptr<ops::Linear>> linear(std::initializer_list<const WeightView*> parts) {
     std::vector<WeightView> views;
     for (const WeightView* part : parts) views.push_back(*part);
     const WeightView all = stacked((*parts.begin())->name, std::move(views));
-    auto out = ops::Linear::create(format_, all.rows, all.columns, all.read, max_rows_, stream_, &context_);
+    const bool fp8 = options_.fp8 && all.read_fp8 && context_.multiplies_fp8(all.rows, all.columns);
+    auto out = fp8 ? ops::Linear::create_fp8(all.rows, all.columns, all.read_fp8, options_.max_rows, stream_, &context_)
+                   : ops::Linear::create(options_.format, all.rows, all.columns, all.read, options_.max_rows, stream_,
+                                         &context_);
     if (!out) return failure(out.error().code(), fmt::format("tensor '{}': {}", all.name, out.error().message()));
     bytes_ += (*out)->weight_bytes();
+    fp8_ = fp8_ || fp8;
     return out;
   }
 
@@ -55,12 +59,13 @@ class Loader {
                               .router_bias = values({&weights.router_bias}, 1),
                               .gate_up_bias = values({&weights.gate_bias, &weights.up_bias}, layer.experts.count),
                               .down_bias = values({&weights.down_bias}, 1)},
-                             format_, max_rows_, stream_, &context_);
+                             options_.format, options_.max_rows, stream_, &context_);
     if (!out) return failure(out.error().code(), fmt::format("'{}': {}", weights.gate.name, out.error().message()));
     bytes_ += (*out)->weight_bytes();
     return out;
   }
   int64_t bytes() const { return bytes_; }
+  bool fp8() const { return fp8_; }
 
  private:
   /// Vectors cut into `parts` pieces each: the first piece of every vector, then the second, and so on.
@@ -78,11 +83,11 @@ class Loader {
     return out;
   }
 
-  ops::LinearFormat format_;
-  int64_t max_rows_;
+  WeightOptions options_;
   Stream stream_;
   ops::LinearContext& context_;
   int64_t bytes_ = 0;
+  bool fp8_ = false;
 };
 
 Status refuse_missing_features(const LayerConfig& layer) {
@@ -93,12 +98,12 @@ Status refuse_missing_features(const LayerConfig& layer) {
 
 }  // namespace
 
-Result<DecoderWeights> load_decoder_weights(const ModelSource& source, ops::LinearFormat format, int64_t max_rows,
+Result<DecoderWeights> load_decoder_weights(const ModelSource& source, const WeightOptions& options,
                                             const ProgressFn& progress, Stream stream, ThreadPool& loaders) {
   for (const LayerConfig& layer : source.config.layers) KVANT_FAIL_IF_ERROR(refuse_missing_features(layer));
   DecoderWeights out;
   KVANT_ASSIGN_OR_FAIL(out.context, ops::LinearContext::create(stream, loaders));
-  Loader loader(format, max_rows, stream, *out.context);
+  Loader loader(options, stream, *out.context);
   const auto num_layers = static_cast<int64_t>(source.layers.size());
   const auto report = [&](int64_t done) {
     if (progress) progress("loading weights", done, num_layers + 1);
@@ -134,6 +139,7 @@ Result<DecoderWeights> load_decoder_weights(const ModelSource& source, ops::Line
       ops::Embedding::create(source.embedding.rows, source.embedding.columns, source.embedding.read,
                              source.config.tied_head ? out.head.get() : nullptr, stream, out.context.get()));
   out.bytes = loader.bytes() + out.embedding.bytes();
+  out.fp8 = loader.fp8();
   KVANT_FAIL_IF_ERROR(synchronise(stream));
   report(num_layers + 1);
   return out;

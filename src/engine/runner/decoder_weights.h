@@ -41,11 +41,18 @@ struct DecoderWeights {
   std::unique_ptr<ops::Linear> head;
   ops::Embedding embedding;
   int64_t bytes = 0;  ///< Of matrices held in memory.
+  bool fp8 = false;   ///< Whether some are held as e4m3.
+};
+
+struct WeightOptions {
+  ops::LinearFormat format = ops::LinearFormat::kF32;
+  bool fp8 = false;      ///< Matrices that the checkpoint has in e4m3 stay so where the device multiplies them.
+  int64_t max_rows = 1;  ///< Of a product.
 };
 
 /// Reads and prepares all weights of a model for a stream's device. Layer features that the decoder does not have are
 /// refused by name. `loaders` reads and converts. The source must outlive the weights.
-Result<DecoderWeights> load_decoder_weights(const ModelSource& source, ops::LinearFormat format, int64_t max_rows,
+Result<DecoderWeights> load_decoder_weights(const ModelSource& source, const WeightOptions& options,
                                             const ProgressFn& progress, Stream stream, ThreadPool& loaders);
 
 }  // namespace kvant::engine

@@ -106,8 +106,11 @@ Result<std::unique_ptr<Runner>> Runner::create(ModelSource source, const RunnerO
   }
   const Stream stream = impl->stream;
   KVANT_ASSIGN_OR_FAIL(impl->format, choose_linear_format(options.weights, stream));
-  KVANT_ASSIGN_OR_FAIL(impl->weights, load_decoder_weights(impl->source, impl->format, options.max_batch_tokens,
-                                                           options.progress, stream, pool));
+  const bool fp8 = options.weights == WeightFormat::kAuto && impl->source.fp8_activations;
+  KVANT_ASSIGN_OR_FAIL(
+      impl->weights,
+      load_decoder_weights(impl->source, {.format = impl->format, .fp8 = fp8, .max_rows = options.max_batch_tokens},
+                           options.progress, stream, pool));
   KVANT_ASSIGN_OR_FAIL(impl->decoder, Decoder::create(config, impl->weights, options.max_batch_tokens, stream));
   const auto max_tokens = static_cast<size_t>(options.max_batch_tokens);
   impl->tokens.reserve(max_tokens);
@@ -124,7 +127,7 @@ Result<std::unique_ptr<Runner>> Runner::create(ModelSource source, const RunnerO
 }
 
 const ModelConfig& Runner::config() const { return impl_->source.config; }
-std::string_view Runner::weights() const { return ops::to_string(impl_->format); }
+std::string_view Runner::weights() const { return impl_->weights.fp8 ? "fp8" : ops::to_string(impl_->format); }
 int64_t Runner::weight_bytes() const { return impl_->weights.bytes; }
 Stream Runner::stream() const { return impl_->stream; }
 Stream Runner::host_stream() const { return Stream::on_cpu(impl_->pool); }

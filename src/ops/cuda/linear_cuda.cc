@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <compare>
 #include <map>
 #include <optional>
 #include <utility>
@@ -14,55 +13,28 @@
 #include "core/cuda_status.h"
 #include "core/device_memory.h"
 #include "core/float_bits.h"
+#include "kvant/core/device.h"
 #include "ops/cuda/batch_rows.h"
-#include "ops/cuda/cublas_lt.h"
 #include "ops/cuda/few_rows.h"
+#include "ops/cuda/fp8_products.h"
+#include "ops/cuda/lt_product.h"
 #include "ops/cuda/one_row.h"
+#include "ops/divide_up.h"
 
 namespace kvant::ops::cuda {
 namespace {
 
-/// What NVIDIA advises for Hopper; smaller parts take less of it.
-constexpr int64_t kWorkspaceBytes = int64_t{32} << 20;
 constexpr int64_t kStagingBytes = int64_t{32} << 20;
-
-/// One product of a shape: y [rows, out] = x [rows, in] W^T, as the column-major y^T = W x^T of the library.
-class Plan {
- public:
-  explicit Plan(std::shared_ptr<const CublasLt> lt) : lt_(std::move(lt)) {}
-  ~Plan() {
-    if (desc != nullptr) lt_->destroy_desc(desc);
-    for (const cublasLtMatrixLayout_t layout : {weight, x, y})
-      if (layout != nullptr) lt_->destroy_layout(layout);
-  }
-  Plan(const Plan&) = delete;
-  Plan& operator=(const Plan&) = delete;
-
-  cublasLtMatmulDesc_t desc = nullptr;
-  cublasLtMatrixLayout_t weight = nullptr, x = nullptr, y = nullptr;
-  cublasLtMatmulAlgo_t algorithm{};
-
- private:
-  std::shared_ptr<const CublasLt> lt_;
-};
-
-struct Shape {
-  int64_t out_features = 0;
-  int64_t in_features = 0;
-  int64_t num_rows = 0;
-  LinearOutput output = LinearOutput::kActivations;
-
-  friend auto operator<=>(const Shape&, const Shape&) = default;
-};
+/// Of the GPUs for which the library scales groups of 128 columns.
+constexpr int32_t kFp8Capability = 90;
 
 class Context final : public LinearContext {
  public:
   static Result<std::unique_ptr<LinearContext>> create(void* stream, ThreadPool& loaders) {
     std::unique_ptr<Context> context(new Context(static_cast<cudaStream_t>(stream), loaders));
-    KVANT_ASSIGN_OR_FAIL(context->lt_, CublasLt::load());
-    KVANT_FAIL_IF_ERROR(context->lt_->check(context->lt_->create(&context->handle_), "cublasLtCreate"));
-    KVANT_ASSIGN_OR_FAIL(context->workspace_,
-                         DeviceBuffer::create(MemoryKind::kCuda, kWorkspaceBytes, "cuBLASLt's workspace"));
+    KVANT_ASSIGN_OR_FAIL(context->lt_, LtDevice::create());
+    context->fp8_ = std::make_unique<Fp8Products>(context->lt_);
+    context->multiplies_fp8_ = device_of(Stream::on_cuda(stream)).compute_capability == kFp8Capability;
     KVANT_ASSIGN_OR_FAIL(context->few_rows_, FewRows::create(stream));
     KVANT_ASSIGN_OR_FAIL(context->batch_rows_, BatchRows::create());
     for (Staging& staging : context->staging_) {
@@ -74,42 +46,46 @@ class Context final : public LinearContext {
   }
 
   ~Context() override {
-    plans_.clear();
-    if (handle_ != nullptr) lt_->destroy(handle_);
     for (const Staging& staging : staging_)
       if (staging.sent != nullptr) static_cast<void>(cudaEventDestroy(staging.sent));
   }
 
+  bool multiplies_fp8(int64_t out_features, int64_t in_features) const override {
+    return multiplies_fp8_ && out_features % 16 == 0 && in_features % kFp8Group == 0;
+  }
+  Fp8Products& fp8() { return *fp8_; }
   /// Null where the device has no such kernels.
   const FewRows* few_rows() const { return few_rows_.get(); }
   const BatchRows* batch_rows() const { return batch_rows_.get(); }
 
-  /// Rows of a checkpoint to bf16 in device memory, a piece at a time: one is made while the other is sent.
+  /// Rows of a checkpoint to bf16 in device memory.
   Status upload(const WeightRows& rows, int64_t num_rows, int64_t columns, std::byte* to) {
-    const int64_t row_bytes = columns * int64_t{sizeof(uint16_t)};
-    const int64_t piece_rows = std::max<int64_t>(1, kStagingBytes / row_bytes);
-    if (row_bytes > kStagingBytes)
-      return {StatusCode::kUnsupported, fmt::format("a weight with rows of {} values is too wide", columns)};
-    for (int64_t begin = 0; begin < num_rows; begin += piece_rows) {
-      Staging& staging = staging_[static_cast<size_t>(next_staging_++ % staging_.size())];
-      KVANT_RETURN_IF_ERROR(cuda_status(cudaEventSynchronize(staging.sent), "cudaEventSynchronize"));
-      const int64_t end = std::min(num_rows, begin + piece_rows);
-      convert(rows, begin, end, columns, staging.memory.as<uint16_t>());
-      KVANT_RETURN_IF_ERROR(copy_bytes(to + begin * row_bytes, staging.memory.data(), (end - begin) * row_bytes,
-                                       Stream::on_cuda(stream_)));
-      KVANT_RETURN_IF_ERROR(cuda_status(cudaEventRecord(staging.sent, stream_), "cudaEventRecord"));
-    }
-    return {};
+    const int64_t task_rows = rows_of_task(columns);
+    buffers_.resize(static_cast<size_t>(loaders_.num_threads()));
+    for (auto& buffer : buffers_) buffer.resize(std::max(buffer.size(), static_cast<size_t>(task_rows * columns)));
+    // A task's fp32 rows stay in cache until they are rounded.
+    return upload_rows(num_rows, columns, columns * int64_t{sizeof(uint16_t)}, to,
+                       [&](int64_t begin, int64_t end, int loader, std::byte* at) {
+                         float* values = buffers_[static_cast<size_t>(loader)].data();
+                         rows(begin, end, values);
+                         auto* out = reinterpret_cast<uint16_t*>(at);
+                         for (int64_t i = 0; i < (end - begin) * columns; ++i) out[i] = float_to_bf16(values[i]);
+                       });
+  }
+  /// e4m3 codes to device memory, their scales to `scales`, [num_rows, columns / kFp8Group].
+  Status upload(const Fp8WeightRows& rows, int64_t num_rows, int64_t columns, std::byte* to, float* scales) {
+    return upload_rows(num_rows, columns, columns, to, [&](int64_t begin, int64_t end, int, std::byte* at) {
+      rows(begin, end, reinterpret_cast<uint8_t*>(at), scales + begin * (columns / kFp8Group));
+    });
   }
 
-  Status multiply(const Shape& shape, const void* weight, const LinearArgs& args, void* stream) {
-    KVANT_ASSIGN_OR_RETURN(const Plan* plan, find_plan(shape));
-    const float alpha = 1.0f;
-    const float beta = shape.output == LinearOutput::kAddF32 ? 1.0f : 0.0f;
-    return lt_->check(lt_->matmul(handle_, plan->desc, &alpha, weight, plan->weight, args.x, plan->x, &beta, args.y,
-                                  plan->y, args.y, plan->y, &plan->algorithm, workspace_.data(),
-                                  static_cast<size_t>(kWorkspaceBytes), static_cast<cudaStream_t>(stream)),
-                      "cublasLtMatmul");
+  Status multiply(const LtShape& shape, const void* weight, const LinearArgs& args, void* stream) {
+    auto found = products_.find(shape);
+    if (found == products_.end()) {
+      KVANT_ASSIGN_OR_RETURN(std::unique_ptr<LtProduct> product, LtProduct::create(lt_, shape));
+      found = products_.emplace(shape, std::move(product)).first;
+    }
+    return found->second->run(weight, args.x, args.y, stream);
   }
 
  private:
@@ -120,81 +96,37 @@ class Context final : public LinearContext {
 
   Context(cudaStream_t stream, ThreadPool& loaders) : stream_(stream), loaders_(loaders) {}
 
-  void convert(const WeightRows& rows, int64_t begin, int64_t end, int64_t columns, uint16_t* to) {
-    // A task's fp32 rows stay in cache until they are rounded.
-    const int64_t task_rows = std::max<int64_t>(1, 65536 / columns);
-    buffers_.resize(static_cast<size_t>(loaders_.num_threads()));
-    for (auto& buffer : buffers_) buffer.resize(std::max(buffer.size(), static_cast<size_t>(task_rows * columns)));
-    const int64_t num_tasks = (end - begin + task_rows - 1) / task_rows;
-    loaders_.parallel_for(num_tasks, [&](int64_t task, int worker) {
-      float* values = buffers_[static_cast<size_t>(worker)].data();
-      const int64_t first = begin + task * task_rows;
-      const int64_t last = std::min(end, first + task_rows);
-      rows(first, last, values);
-      uint16_t* out = to + (first - begin) * columns;
-      for (int64_t i = 0; i < (last - first) * columns; ++i) out[i] = float_to_bf16(values[i]);
-    });
-  }
+  static int64_t rows_of_task(int64_t columns) { return std::max<int64_t>(1, 65536 / columns); }
 
-  Result<const Plan*> find_plan(const Shape& shape) {
-    if (const auto found = plans_.find(shape); found != plans_.end()) return found->second.get();
-    KVANT_ASSIGN_OR_FAIL(std::unique_ptr<Plan> plan, make_plan(shape));
-    return plans_.emplace(shape, std::move(plan)).first->second.get();
-  }
-
-  Result<std::unique_ptr<Plan>> make_plan(const Shape& shape) {
-    auto plan = std::make_unique<Plan>(lt_);
-    const auto out = static_cast<uint64_t>(shape.out_features), in = static_cast<uint64_t>(shape.in_features),
-               rows = static_cast<uint64_t>(shape.num_rows);
-    const cudaDataType y_type = shape.output == LinearOutput::kActivations ? CUDA_R_16BF : CUDA_R_32F;
-    KVANT_FAIL_IF_ERROR(
-        lt_->check(lt_->create_desc(&plan->desc, CUBLAS_COMPUTE_32F, CUDA_R_32F), "cublasLtMatmulDescCreate"));
-    const cublasOperation_t transposed = CUBLAS_OP_T;
-    KVANT_FAIL_IF_ERROR(
-        lt_->check(lt_->set_desc(plan->desc, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof(transposed)),
-                   "cublasLtMatmulDescSetAttribute"));
-    const auto layout = [&](cublasLtMatrixLayout_t& to, cudaDataType type, uint64_t height, uint64_t width) {
-      return lt_->check(lt_->create_layout(&to, type, height, width, static_cast<int64_t>(height)),
-                        "cublasLtMatrixLayoutCreate");
-    };
-    KVANT_FAIL_IF_ERROR(layout(plan->weight, CUDA_R_16BF, in, out));
-    KVANT_FAIL_IF_ERROR(layout(plan->x, CUDA_R_16BF, in, rows));
-    KVANT_FAIL_IF_ERROR(layout(plan->y, y_type, out, rows));
-    KVANT_FAIL_IF_ERROR(choose_algorithm(shape, *plan));
-    return plan;
-  }
-
-  Status choose_algorithm(const Shape& shape, Plan& plan) {
-    cublasLtMatmulPreference_t preference = nullptr;
-    KVANT_RETURN_IF_ERROR(lt_->check(lt_->create_preference(&preference), "cublasLtMatmulPreferenceCreate"));
-    const auto workspace = static_cast<uint64_t>(kWorkspaceBytes);
-    cublasLtMatmulHeuristicResult_t found{};
-    int count = 0;
-    Status status = lt_->check(
-        lt_->set_preference(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof(workspace)),
-        "cublasLtMatmulPreferenceSetAttribute");
-    if (status.ok()) {
-      status = lt_->check(
-          lt_->get_heuristic(handle_, plan.desc, plan.weight, plan.x, plan.y, plan.y, preference, 1, &found, &count),
-          "cublasLtMatmulAlgoGetHeuristic");
+  /// What `fill(begin, end, loader, to)` makes of rows, a piece at a time: one is made while the other is sent.
+  template <class Fill>
+  Status upload_rows(int64_t num_rows, int64_t columns, int64_t row_bytes, std::byte* to, const Fill& fill) {
+    if (row_bytes > kStagingBytes)
+      return {StatusCode::kUnsupported, fmt::format("a weight with rows of {} values is too wide", columns)};
+    const int64_t piece_rows = kStagingBytes / row_bytes, task_rows = rows_of_task(columns);
+    for (int64_t begin = 0; begin < num_rows; begin += piece_rows) {
+      Staging& staging = staging_[static_cast<size_t>(next_staging_++ % staging_.size())];
+      KVANT_RETURN_IF_ERROR(cuda_status(cudaEventSynchronize(staging.sent), "cudaEventSynchronize"));
+      const int64_t end = std::min(num_rows, begin + piece_rows);
+      loaders_.parallel_for(divide_up(end - begin, task_rows), [&](int64_t task, int loader) {
+        const int64_t first = begin + task * task_rows;
+        fill(first, std::min(end, first + task_rows), loader, staging.memory.data() + (first - begin) * row_bytes);
+      });
+      KVANT_RETURN_IF_ERROR(copy_bytes(to + begin * row_bytes, staging.memory.data(), (end - begin) * row_bytes,
+                                       Stream::on_cuda(stream_)));
+      KVANT_RETURN_IF_ERROR(cuda_status(cudaEventRecord(staging.sent, stream_), "cudaEventRecord"));
     }
-    lt_->destroy_preference(preference);
-    KVANT_RETURN_IF_ERROR(status);
-    if (count == 0)
-      return {StatusCode::kUnsupported, fmt::format("cuBLASLt has no product of {} rows with a bf16 weight of {} x {}",
-                                                    shape.num_rows, shape.out_features, shape.in_features)};
-    plan.algorithm = found.algo;
     return {};
   }
 
   cudaStream_t stream_;
   ThreadPool& loaders_;
-  std::shared_ptr<const CublasLt> lt_;
-  cublasLtHandle_t handle_ = nullptr;
-  DeviceBuffer workspace_;
+  std::shared_ptr<const LtDevice> lt_;
+  bool multiplies_fp8_ = false;
+  std::unique_ptr<Fp8Products> fp8_;
   std::unique_ptr<FewRows> few_rows_;
   std::unique_ptr<BatchRows> batch_rows_;
-  std::map<Shape, std::unique_ptr<Plan>> plans_;
+  std::map<LtShape, std::unique_ptr<LtProduct>> products_;
   std::array<Staging, 2> staging_;
   uint64_t next_staging_ = 0;
   std::vector<std::vector<float>> buffers_;  ///< One per loader.
@@ -258,6 +190,50 @@ class CudaLinear final : public Linear {
   std::optional<BatchRowsWeight> batch_rows_;
 };
 
+/// e4m3 codes; x is rounded to e4m3 too.
+class Fp8Linear final : public Linear {
+ public:
+  Fp8Linear(Context& context, Fp8DeviceWeight weight) : context_(context), weight_(std::move(weight)) {}
+
+  Status run(const LinearArgs& args, Stream stream) override {
+    return args.num_rows == 0 ? Status{} : context_.fp8().multiply(weight_, args, stream.cuda);
+  }
+  int64_t out_features() const override { return weight_.out_features; }
+  int64_t in_features() const override { return weight_.in_features; }
+  int64_t weight_bytes() const override {
+    return weight_.codes.bytes() + weight_.scales.bytes() + weight_.block_scales.bytes();
+  }
+
+ private:
+  Context& context_;
+  Fp8DeviceWeight weight_;
+};
+
+/// Scales of rows as the library wants them, of the transposed matrix.
+std::vector<float> transposed_scales(const std::vector<float>& scales, int64_t num_rows, int64_t groups) {
+  std::vector<float> out(scales.size());
+  for (int64_t row = 0; row < num_rows; ++row)
+    for (int64_t group = 0; group < groups; ++group)
+      out[static_cast<size_t>(group * num_rows + row)] = scales[static_cast<size_t>(row * groups + group)];
+  return out;
+}
+
+/// Scales of 128 x 128 blocks, where all rows of a block have the same, in rows of whole vectors; else none.
+std::vector<float> scales_of_blocks(const std::vector<float>& scales, int64_t num_rows, int64_t groups) {
+  if (num_rows % kFp8Group != 0) return {};
+  const int64_t padded = (groups + 3) / 4 * 4;
+  std::vector<float> out(static_cast<size_t>(num_rows / kFp8Group * padded));
+  for (int64_t row = 0; row < num_rows; ++row) {
+    for (int64_t group = 0; group < groups; ++group) {
+      const float scale = scales[static_cast<size_t>(row * groups + group)];
+      float& of_block = out[static_cast<size_t>(row / kFp8Group * padded + group)];
+      if (row % kFp8Group == 0) of_block = scale;
+      if (of_block != scale) return {};
+    }
+  }
+  return out;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<LinearContext>> create_linear_context(void* stream, ThreadPool& loaders) {
@@ -280,6 +256,25 @@ Result<std::unique_ptr<Linear>> create_linear(int64_t out_features, int64_t in_f
     KVANT_ASSIGN_OR_FAIL(batch_rows, batch->describe(weight.data(), out_features, in_features));
   }
   return std::make_unique<CudaLinear>(*shared, out_features, in_features, std::move(weight), few_rows, batch_rows);
+}
+
+Result<std::unique_ptr<Linear>> create_fp8_linear(int64_t out_features, int64_t in_features, const Fp8WeightRows& rows,
+                                                  int64_t max_rows, Stream stream, LinearContext* context) {
+  auto* shared = dynamic_cast<Context*>(context);
+  KVANT_CHECK(shared != nullptr);
+  KVANT_FAIL_IF_ERROR(shared->fp8().reserve(max_rows, in_features));
+  const int64_t groups = in_features / kFp8Group;
+  Fp8DeviceWeight weight{
+      .out_features = out_features, .in_features = in_features, .codes = {}, .scales = {}, .block_scales = {}};
+  KVANT_ASSIGN_OR_FAIL(weight.codes, DeviceBuffer::create(MemoryKind::kCuda, out_features * in_features, "weights"));
+  std::vector<float> scales(static_cast<size_t>(out_features * groups));
+  KVANT_FAIL_IF_ERROR(shared->upload(rows, out_features, in_features, weight.codes.data(), scales.data()));
+  KVANT_ASSIGN_OR_FAIL(weight.scales,
+                       upload(transposed_scales(scales, out_features, groups), "scales of weights", stream));
+  if (const std::vector<float> blocks = scales_of_blocks(scales, out_features, groups); !blocks.empty()) {
+    KVANT_ASSIGN_OR_FAIL(weight.block_scales, upload(blocks, "scales of weights", stream));
+  }
+  return std::make_unique<Fp8Linear>(*shared, std::move(weight));
 }
 
 }  // namespace kvant::ops::cuda

@@ -16,4 +16,8 @@ Result<std::unique_ptr<LinearContext>> create_linear_context(void* stream, Threa
 Result<std::unique_ptr<Linear>> create_linear(int64_t out_features, int64_t in_features, const WeightRows& rows,
                                               LinearContext* context);
 
+/// e4m3 weights of a shape that the context multiplies.
+Result<std::unique_ptr<Linear>> create_fp8_linear(int64_t out_features, int64_t in_features, const Fp8WeightRows& rows,
+                                                  int64_t max_rows, Stream stream, LinearContext* context);
+
 }  // namespace kvant::ops::cuda

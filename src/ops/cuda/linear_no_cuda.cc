@@ -13,5 +13,9 @@ Result<std::unique_ptr<LinearContext>> create_linear_context(void*, ThreadPool&)
 Result<std::unique_ptr<Linear>> create_linear(int64_t, int64_t, const WeightRows&, LinearContext*) {
   return unsupported();
 }
+Result<std::unique_ptr<Linear>> create_fp8_linear(int64_t, int64_t, const Fp8WeightRows&, int64_t, Stream,
+                                                  LinearContext*) {
+  return unsupported();
+}
 
 }  // namespace kvant::ops::cuda

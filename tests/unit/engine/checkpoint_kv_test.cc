@@ -184,6 +184,36 @@ TEST(CheckpointKv, ReadsTheDeclaredSchemeFromEveryPlace) {
             KvFormat::kE4m3);
 }
 
+TEST(CheckpointKv, KnowsWhetherActivationsAreMeantToBeFp8) {
+  const auto says = [](const std::string& quantisation) {
+    const auto kv = read({}, fmt::format(R"({{"quantization_config": {}}})", quantisation));
+    EXPECT_TRUE(kv) << kv.error().message();
+    return kv && kv->quantisation.fp8_activations;
+  };
+  EXPECT_TRUE(says(R"({"quant_method": "modelopt", "quant_algo": "FP8"})"));
+  EXPECT_TRUE(says(R"({"quant_method": "modelopt", "quant_algo": "fp8_per_channel_per_token"})"));
+  EXPECT_FALSE(says(R"({"quant_method": "modelopt", "quant_algo": "FP8_PB_WO"})"));
+  EXPECT_FALSE(says(R"({"quant_method": "modelopt", "quant_algo": "NVFP4"})"));
+  EXPECT_TRUE(says(R"({"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]})"));
+  const auto mixed = [&](const std::string& algorithm) {
+    return says(fmt::format(R"({{"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION", "quantized_layers": {{
+        "model.layers.0.mlp.up_proj": {{"quant_algo": "NVFP4"}},
+        "model.layers.0.self_attn.q_proj": {{"quant_algo": "{}"}}}}}})",
+                            algorithm));
+  };
+  EXPECT_TRUE(mixed("FP8"));
+  EXPECT_FALSE(mixed("FP8_PB_WO"));
+  EXPECT_FALSE(mixed("NVFP4"));
+  const auto compressed = [&](const std::string& activations) {
+    return says(fmt::format(R"({{"quant_method": "compressed-tensors", "config_groups": {{"group_0": {{
+        "weights": {{"num_bits": 8, "type": "float"}}, "input_activations": {}}}}}}})",
+                            activations));
+  };
+  EXPECT_TRUE(compressed(R"({"num_bits": 8, "type": "float", "dynamic": true})"));
+  EXPECT_FALSE(compressed(R"({"num_bits": 8, "type": "int", "dynamic": true})"));
+  EXPECT_FALSE(compressed("null"));
+}
+
 TEST(CheckpointKv, RefusesSchemesAndMethodsByName) {
   EXPECT_THAT(error_of({}, R"({"quantization_config": {"quant_method": "gptq"}})"), HasSubstr("quant_method 'gptq'"));
   EXPECT_THAT(error_of({}, R"({"quantization_config": {"quant_algo": "INT4_AWQ"}})"),

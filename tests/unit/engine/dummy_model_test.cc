@@ -8,6 +8,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "core/float_bits.h"
 #include "support/temp_dir.h"
 
 namespace kvant::engine {
@@ -53,6 +54,25 @@ TEST_F(DummyModel, GivesTheSameWeightsEveryTime) {
   }
   EXPECT_NE(piece, other);
   EXPECT_NEAR(std::sqrt(sum), 1.0, 0.05) << "a row's length keeps activations near 1";
+}
+
+TEST_F(DummyModel, HasFp8WeightsWhereAsked) {
+  const auto source = open_dummy_model(kShapes / "qwen3-8b-fp8.json");
+  ASSERT_TRUE(source) << source.error().message();
+  EXPECT_TRUE(source->fp8_activations);
+  EXPECT_FALSE(source->head.read_fp8);
+  const WeightView& q = source->layers[1].q;
+  ASSERT_TRUE(q.read_fp8);
+  std::vector<float> values(4096), scales(4096 / ops::kFp8Group);
+  std::vector<uint8_t> codes(4096);
+  q.read(6, 7, values.data());
+  q.read_fp8(6, 7, codes.data(), scales.data());
+  double sum = 0;
+  for (size_t i = 0; i < values.size(); ++i) {
+    ASSERT_EQ(values[i], e4m3_to_float(codes[i]) * scales[i / ops::kFp8Group]);
+    sum += values[i] * values[i];
+  }
+  EXPECT_NEAR(std::sqrt(sum), 1.0, 0.05);
 }
 
 TEST_F(DummyModel, HasExpertsSinksAndBiases) {

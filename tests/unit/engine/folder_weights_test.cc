@@ -1,5 +1,7 @@
 #include "engine/models/folder_weights.h"
 
+#include "core/float_bits.h"
+#include "engine/models/weight_views.h"
 #include "support/checkpoint_dir.h"
 
 #include <gmock/gmock.h>
@@ -77,6 +79,40 @@ TEST(FolderWeights, ReadsFp8WithScalesOfEachForm) {
   EXPECT_EQ(blocks[127], 2.0f);
   EXPECT_EQ(blocks[128], 3.0f);
   EXPECT_TRUE(at.weights->check_all_used().ok()) << at.weights->check_all_used().message();
+}
+
+TEST(FolderWeights, ReadsFp8AsItIsStored) {
+  constexpr int64_t kRows = 130, kColumns = 256;
+  std::vector<uint8_t> codes(kRows * kColumns);
+  for (size_t i = 0; i < codes.size(); ++i) codes[i] = static_cast<uint8_t>(i * 37 % 127);
+  std::vector<float> of_rows(kRows);
+  for (size_t i = 0; i < of_rows.size(); ++i) of_rows[i] = 0.5f + static_cast<float>(i);
+  SafetensorsWriter writer;
+  for (const char* name : {"tensor.weight", "row.weight", "block.weight"})
+    add(writer, name, SafetensorsType::kF8E4m3, {kRows, kColumns}, codes);
+  add<float>(writer, "tensor.weight_scale", SafetensorsType::kF32, {}, {0.5f});
+  add<float>(writer, "row.weight_scale", SafetensorsType::kF32, {kRows, 1}, of_rows);
+  add<float>(writer, "block.weight_scale", SafetensorsType::kF32, {2, 2}, {1.0f, 2.0f, 3.0f, 4.0f});
+  add(writer, "narrow.weight", SafetensorsType::kF8E4m3, {2, 130}, std::vector<uint8_t>(260, 0x38));
+  add<float>(writer, "narrow.weight_scale", SafetensorsType::kF32, {}, {0.5f});
+  const Fixture at(writer);
+  std::vector<WeightView> views;
+  for (const char* name : {"tensor.weight", "row.weight", "block.weight"})
+    views.push_back(at.weights->matrix(name, kRows, kColumns).value());
+  views.push_back(stacked("all", views));
+  for (const WeightView& view : views) {
+    ASSERT_TRUE(view.read_fp8) << view.name;
+    const int64_t begin = view.rows / 3, end = view.rows;  // Across parts of the stack.
+    const auto count = static_cast<size_t>((end - begin) * kColumns);
+    std::vector<uint8_t> stored(count);
+    std::vector<float> scales(count / ops::kFp8Group);
+    view.read_fp8(begin, end, stored.data(), scales.data());
+    const std::vector<float> values = rows_of(view, begin, end);
+    for (size_t i = 0; i < count; ++i)
+      ASSERT_EQ(e4m3_to_float(stored[i]) * scales[i / ops::kFp8Group], values[i]) << view.name << " " << i;
+  }
+  EXPECT_FALSE(at.weights->matrix("narrow.weight", 2, 130)->read_fp8);
+  EXPECT_FALSE(every_row(views[0], 0, 2).read_fp8);
 }
 
 TEST(FolderWeights, ReadsNvfp4OfBothMakers) {
