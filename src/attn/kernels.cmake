@@ -23,26 +23,33 @@ endfunction()
 #   EXACT       whether page-table entries may name the exact pool
 #   SPILLS      <format>_d<head dim> whose kernels may spill registers; elsewhere a spill fails the build for 90a,
 #               the family that the kernels' register budgets are for
+#   TILE_PAGES  for pages of a tile each; before instances of the same kernel that take any pages
 function(kvant_instantiate kernel folder)
-  cmake_parse_arguments(arg "" "TRAITS" "KV;HEAD_DIMS;ROW_TILES;EXACT;SPILLS" ${ARGN})
+  cmake_parse_arguments(arg "TILE_PAGES" "TRAITS" "KV;HEAD_DIMS;ROW_TILES;EXACT;SPILLS" ${ARGN})
   set(sources ${kvant_kernel_sources})
   set(declarations "${kvant_${kernel}_declarations}")
   set(rows "${kvant_${kernel}_rows}")
+  set(suffix)
+  set(tile_pages false)
+  if(arg_TILE_PAGES)
+    set(suffix _tile_pages)
+    set(tile_pages true)
+  endif()
   foreach(kv IN LISTS arg_KV)
     kvant_split_format(${kv})
     foreach(head_dim IN LISTS arg_HEAD_DIMS)
       set(functions)
       foreach(row_tiles IN LISTS arg_ROW_TILES)
         foreach(exact IN LISTS arg_EXACT)
-          string(TOLOWER "${kernel}_${format}_d${head_dim}_r${row_tiles}_exact_${exact}" function)
+          string(TOLOWER "${kernel}_${format}_d${head_dim}_r${row_tiles}_exact_${exact}${suffix}" function)
           string(APPEND functions
             "KernelImage ${function}(DecodeVariant variant) { return ${kernel}_image<${arg_TRAITS}<${codec}, ${codec}, ${head_dim}, ${row_tiles}, ${exact}>>(variant); }\n")
           string(APPEND declarations "KernelImage ${function}(DecodeVariant variant);\n")
           string(APPEND rows
-            "    {KvFormat::${enumerator}, ${head_dim}, ${row_tiles}, ${exact}, &${function}},\n")
+            "    {KvFormat::${enumerator}, ${head_dim}, ${row_tiles}, ${exact}, ${tile_pages}, &${function}},\n")
         endforeach()
       endforeach()
-      set(file "${CMAKE_CURRENT_BINARY_DIR}/kernels/${kernel}_${format}_d${head_dim}.cu")
+      set(file "${CMAKE_CURRENT_BINARY_DIR}/kernels/${kernel}_${format}_d${head_dim}${suffix}.cu")
       file(GENERATE OUTPUT ${file} CONTENT
         "#include \"attn/cuda/${folder}/${kernel}.cuh\"\n\nnamespace kvant::attn::cuda {\n\n${functions}\n}  // namespace kvant::attn::cuda\n")
       if(kvant_cuda_architectures STREQUAL "90a" AND NOT "${format}_d${head_dim}" IN_LIST arg_SPILLS)
@@ -69,9 +76,11 @@ function(kvant_kernel_instances kernel folder type)
 endfunction()
 
 # Spills, but for one load of nvfp4 with exact pages all outside the loops over tiles: up to 64 bytes of kernels with one
-# row tile, twice that with exact pages, and of four row tiles with exact pages.
+# row tile, twice that with exact pages, and of four row tiles with exact pages; nvfp4 with four row tiles 16 bytes.
 # Exact pages have a quantised base, so bf16 needs no variant for them. Base formats f16 and e5m2, mixed formats and the
 # other head dims are not instantiated yet; the kernel table refuses them.
+kvant_instantiate(decode_splitkv generic TRAITS DecodeTilePagesTraits
+  KV nvfp4:Nvfp4 HEAD_DIMS 128 ROW_TILES 2 4 EXACT false SPILLS nvfp4_d128 TILE_PAGES)
 kvant_instantiate(decode_splitkv generic TRAITS DecodeTraits
   KV bf16:Bf16 HEAD_DIMS 64 128 ROW_TILES 1 2 4 EXACT false SPILLS bf16_d64 bf16_d128)
 kvant_instantiate(decode_splitkv generic TRAITS DecodeTraits

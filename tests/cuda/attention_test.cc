@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <memory>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,179 +10,15 @@
 #include "attn/reference/attention_reference.h"
 #include "kvant/attn/append.h"
 #include "kvant/attn/kernel_table.h"
-#include "kvant/attn/validate.h"
 #include "support/alloc_guard.h"
 #include "support/captured_run.h"
 #include "support/compare.h"
-#include "support/device_problem.h"
-#include "support/problem_list.h"
+#include "support/device_problem_list.h"
 
 namespace kvant::attn::test {
 namespace {
 
 using ::testing::HasSubstr;
-
-AttnDesc device_desc(KvFormat k_format, KvFormat v_format, int32_t head_dim) {
-  AttnDesc desc = simple_desc(6, 2, head_dim);
-  store_for_device(desc, k_format, v_format);
-  return desc;
-}
-AttnDesc device_desc(KvFormat format, int32_t head_dim) { return device_desc(format, format, head_dim); }
-
-// Sizes at which blocks share requests and merge, beside what the CPU's list has.
-std::vector<NamedSpec> size_problems(const AttnDesc& base) {
-  std::vector<NamedSpec> problems;
-  ProblemSpec many = {.desc = base, .q_lens = {}, .kv_lens = {}, .seed = 300};
-  Random random(5);
-  for (int i = 0; i < 150; ++i) {
-    many.q_lens.push_back(random.below(4));
-    many.kv_lens.push_back(many.q_lens.back() + random.below(400));
-  }
-  problems.push_back({"many_requests", many});
-  problems.push_back({"one_long", {.desc = base, .q_lens = {1}, .kv_lens = {9000}, .seed = 301}});
-  problems.push_back({"long_and_short", {.desc = base, .q_lens = {4, 1, 2}, .kv_lens = {7000, 3, 40}, .seed = 302}});
-  // Enough items that are alike for each warp of an H200 to have its own, whether three or four blocks of one row tile
-  // or two of two are resident; some rows are padding. Without padding nothing needs to be searched.
-  const auto alike = [&](std::string name, size_t count, int32_t q_len, int32_t length, bool edges,
-                         bool padded = true) {
-    ProblemSpec spec = {
-        .desc = base, .q_lens = {}, .kv_lens = {}, .seed = static_cast<uint32_t>(310 + count + name.size())};
-    spec.desc.num_q_heads = 16, spec.desc.layout.num_kv_heads = 8;
-    for (size_t i = 0; i < count; ++i) {
-      const bool padding = padded && i % 97 == 13;
-      spec.q_lens.push_back(padding ? 0 : q_len);
-      spec.kv_lens.push_back(padding ? 0 : length - random.below(12));
-    }
-    if (edges) {
-      spec.desc.exact_pages = true;
-      spec.desc.conditioning = KeyConditioning::kFull;
-    }
-    problems.push_back({std::move(name), spec});
-  };
-  alike("alike", 255, 1, 48, false);
-  alike("alike_fewer", 190, 1, 48, false);
-  alike("alike_verify", 265, 6, 48, false);
-  alike("alike_edges", 190, 1, 112, true);
-  alike("all_alike", 260, 1, 48, false, false);
-  alike("all_alike_fewer", 190, 1, 48, false, false);
-  alike("all_alike_edges", 190, 1, 112, true, false);
-  alike("all_alike_verify", 130, 6, 48, false, false);
-  alike("all_alike_of_a_block", 49, 1, 112, false, false);
-  alike("all_alike_in_parts", 33, 2, 300, false, false);
-  // Clusters of two and four, also several for an item, and with parts that nothing is left for.
-  alike("few_alike", 16, 6, 300, false, false);
-  alike("few_alike_edges", 16, 6, 300, true, false);
-  alike("one_of_two_clusters", 1, 1, 1100, false, false);
-  alike("one_verify_of_two_clusters", 1, 8, 1100, false, false);
-  // The window starts in the second page of a tile: the first is poison.
-  AttnDesc windowed = base;
-  windowed.layout.page_size = 8;
-  windowed.window = 21;
-  problems.push_back(
-      {"page_8_window", {.desc = windowed, .q_lens = {1, 2, 4, 1}, .kv_lens = {50, 45, 90, 13}, .seed = 304}});
-  // Up to 30 rows an item.
-  ProblemSpec wide = {.desc = base, .q_lens = {8, 1, 10, 3}, .kv_lens = {700, 33, 1200, 5}, .seed = 305};
-  problems.push_back({"wide_verify", wide});
-  wide.desc.exact_pages = true;
-  wide.desc.conditioning = KeyConditioning::kFull;
-  problems.push_back({"wide_verify_edges", wide});
-  AttnDesc edges = base;
-  edges.exact_pages = true;
-  edges.conditioning = KeyConditioning::kFull;
-  problems.push_back({"long_edges", {.desc = edges, .q_lens = {1, 4}, .kv_lens = {5000, 900}, .seed = 303}});
-  return problems;
-}
-
-// Prompts and chunks over a prefix, beside what the CPU's list has.
-std::vector<NamedSpec> prompt_problems(const AttnDesc& base) {
-  std::vector<NamedSpec> problems;
-  const auto add = [&](std::string name, auto change, std::vector<int32_t> q_lens, std::vector<int32_t> kv_lens) {
-    AttnDesc desc = base;
-    change(desc);
-    const auto seed = static_cast<uint32_t>(320 + problems.size());
-    problems.push_back(
-        {std::move(name), {.desc = desc, .q_lens = std::move(q_lens), .kv_lens = std::move(kv_lens), .seed = seed}});
-  };
-  const auto plain = [](AttnDesc&) {};
-  add("prompts", plain, {257, 0, 130, 64, 1}, {257, 0, 130, 64, 1});
-  add("chunks", plain, {100, 64, 17}, {1100, 70, 900});
-  add("chunk_of_long_prefix", plain, {33}, {6000});
-  add("chunks_window_whole_items", [](AttnDesc& d) { d.window = 70, d.batch_invariant = true; }, {150, 60}, {700, 61});
-  add("chunks_edges",
-      [](AttnDesc& d) {
-        d.exact_pages = true;
-        d.conditioning = KeyConditioning::kFull;
-        d.sinks = true;
-      },
-      {80, 48}, {600, 48});
-  add("one_kv_head_of_seven", [](AttnDesc& d) { d.num_q_heads = 7, d.layout.num_kv_heads = 1; }, {61}, {200});
-  add("head_of_each", [](AttnDesc& d) { d.num_q_heads = d.layout.num_kv_heads; }, {140, 3}, {140, 90});
-  add("chunks_context_parallel", [](AttnDesc& d) { d.context_parallel = {.rank = 1, .size = 2, .interleave = 16}; },
-      {90, 20}, {400, 20});
-  return problems;
-}
-
-const KernelRow* find_row(AttnOp op, const AttnDesc& desc) {
-  static const DeviceInfo hopper = *describe_compute_capability(90);
-  const KernelTable table{.rows = kernel_table().rows, .has_cuda = true};
-  const Result<const KernelRow*> row = select_kernel(op, hopper, desc, table);
-  return row ? *row : nullptr;
-}
-
-/// The problem as it is, and where that takes the prefill kernel for its rows, with fewer of them once more.
-void add_problem(std::vector<NamedSpec>& problems, std::set<std::string>& names, const std::string& prefix,
-                 const NamedSpec& named) {
-  const AttnDesc& desc = named.spec.desc;
-  if (!validate_attention(desc, AttnLimits{}).ok()) return;
-  const KernelRow* decode = find_row(AttnOp::kDecode, desc);
-  if (decode == nullptr || find_row(AttnOp::kPrefill, desc) == nullptr) return;
-  NamedSpec problem = named;
-  problem.name = fmt::format("{}_{}", prefix, named.name);
-  if (!names.insert(problem.name).second) return;
-  problems.push_back(problem);
-  const int32_t group = desc.num_q_heads / desc.layout.num_kv_heads;
-  const int32_t most = decode->max_rows / group;
-  if (most < 1 || *std::ranges::max_element(problem.spec.q_lens) <= most) return;
-  problem.name += "_few_rows";
-  for (int32_t& q_len : problem.spec.q_lens) q_len = std::min(q_len, most);
-  problems.push_back(problem);
-}
-
-/// The problem lists on every format and head dim of the kernel table, as far as its rows take them.
-std::vector<NamedSpec> device_problems() {
-  std::vector<NamedSpec> problems;
-  std::set<std::string> names;
-  const auto add_all = [&](const std::string& prefix, const std::vector<NamedSpec>& list) {
-    for (const NamedSpec& named : list) add_problem(problems, names, prefix, named);
-  };
-  for (const KvFormat format : {KvFormat::kBf16, KvFormat::kE4m3, KvFormat::kNvfp4}) {
-    for (const int32_t head_dim : {64, 128}) {
-      const AttnDesc base = device_desc(format, head_dim);
-      for (const auto& list : {layout_problems(base), shape_problems(base), option_problems(base), size_problems(base),
-                               prompt_problems(base)})
-        add_all(fmt::format("{}_{}", to_string(format), head_dim), list);
-    }
-  }
-  // Formats that differ only in how a tile is expanded.
-  AttnDesc linear = device_desc(KvFormat::kNvfp4, 128);
-  linear.layout.code_order = CodeOrder::kLinear;
-  linear.layout.scale_order = ScaleOrder::kLinear;
-  const std::pair<std::string, AttnDesc> others[] = {
-      {"f16_128", device_desc(KvFormat::kF16, 128)},
-      {"e5m2_64", device_desc(KvFormat::kE5m2, 64)},
-      {"k_e4m3_v_nvfp4_128", device_desc(KvFormat::kE4m3, KvFormat::kNvfp4, 128)},
-      {"nvfp4_linear_128", linear},
-  };
-  for (const auto& [prefix, base] : others) {
-    add_all(prefix, layout_problems(base));
-    add_all(prefix, prompt_problems(base));
-  }
-  for (const int32_t head_dim : {80, 96, 192, 256, 512}) {
-    for (const KvFormat format : {KvFormat::kBf16, KvFormat::kF16, KvFormat::kE4m3, KvFormat::kNvfp4})
-      add_all(fmt::format("{}_{}", to_string(format), head_dim), prompt_problems(device_desc(format, head_dim)));
-  }
-  return problems;
-}
 
 /// A build of the core matrix has not every kernel of the table.
 bool is_left_out(const Status& planned) {
@@ -251,11 +86,14 @@ class DeviceFormat : public ::testing::TestWithParam<KvFormat> {};
 
 TEST_P(DeviceFormat, RepeatsBitForBit) {
   SKIP_WITHOUT_A_DEVICE();
-  const AttnDesc desc = device_desc(GetParam(), 128);
-  Problem problem({.desc = desc, .q_lens = {1, 4, 1, 0, 2}, .kv_lens = {3000, 700, 17, 0, 1500}, .seed = 400});
-  DeviceProblem device(problem);
-  ASSERT_TRUE(device.plan().ok());
-  ASSERT_NO_FATAL_FAILURE(expect_repeats(device, 200));
+  AttnDesc desc = device_desc(GetParam(), 128);
+  for (const TokenHeadOrder order : {TokenHeadOrder::kNhd, TokenHeadOrder::kHnd}) {
+    desc.layout.order = order;
+    Problem problem({.desc = desc, .q_lens = {1, 4, 1, 0, 2}, .kv_lens = {3000, 700, 17, 0, 1500}, .seed = 400});
+    DeviceProblem device(problem);
+    ASSERT_TRUE(device.plan().ok());
+    ASSERT_NO_FATAL_FAILURE(expect_repeats(device, 200));
+  }
 }
 
 /// Kernels start before the one before them has ended, and guess lengths and pages meanwhile. Here that one is an
@@ -399,9 +237,12 @@ void expect_same_in_a_big_pool(const AttnDesc& desc, const std::vector<int32_t>&
 
 TEST_P(DeviceFormat, ReadsPagesBeyondTwoGiga) {
   SKIP_WITHOUT_A_DEVICE();
-  const AttnDesc desc = device_desc(GetParam(), 128);
-  for (const std::vector<int32_t>& q_lens : {std::vector<int32_t>{1, 3}, std::vector<int32_t>{70, 3}})
-    expect_same_in_a_big_pool(desc, q_lens);
+  AttnDesc desc = device_desc(GetParam(), 128);
+  for (const TokenHeadOrder order : {TokenHeadOrder::kNhd, TokenHeadOrder::kHnd}) {
+    desc.layout.order = order;
+    for (const std::vector<int32_t>& q_lens : {std::vector<int32_t>{1, 3}, std::vector<int32_t>{70, 3}})
+      expect_same_in_a_big_pool(desc, q_lens);
+  }
 }
 INSTANTIATE_TEST_SUITE_P(Core, DeviceFormat, ::testing::Values(KvFormat::kBf16, KvFormat::kE4m3, KvFormat::kNvfp4),
                          [](const auto& test) { return std::string(to_string(test.param)); });
@@ -434,6 +275,42 @@ TEST(DevicePlan, RefusesByName) {
   DeviceInfo other = device;
   other.compute_capability += 1;
   EXPECT_THAT(refusal({}, other), HasSubstr("call cudaSetDevice first"));
+}
+
+TEST(DevicePlan, TakesKernelsForTilePagesWhereTheyAre) {
+  SKIP_WITHOUT_A_DEVICE();
+  const auto kernel = [](int32_t q_len, auto change) {
+    AttnDesc desc = tile_pages_desc();
+    change(desc);
+    Problem problem({.desc = desc, .q_lens = {q_len}, .kv_lens = {50}, .seed = 405});
+    DeviceProblem device(problem);
+    EXPECT_TRUE(device.plan().ok());
+    const std::string& route = device.made_plan().route();
+    return route.substr(route.rfind('/') + 1);
+  };
+  const auto plain = [](AttnDesc&) {};
+  const auto nhd = [](AttnDesc& d) { d.layout.order = TokenHeadOrder::kNhd; };
+  EXPECT_EQ(kernel(2, plain), "nvfp4_d128_r1");
+  EXPECT_EQ(kernel(3, plain), "nvfp4_d128_r2_tile_pages");
+  EXPECT_EQ(kernel(4, plain), "nvfp4_d128_r2_tile_pages");
+  EXPECT_EQ(kernel(5, plain), "nvfp4_d128_r4_tile_pages");
+  EXPECT_EQ(kernel(8, plain), "nvfp4_d128_r4_tile_pages");
+  EXPECT_EQ(kernel(4, [](AttnDesc& d) { d.window = 20, d.sinks = true; }), "nvfp4_d128_r2_tile_pages");
+  EXPECT_EQ(kernel(4, [](AttnDesc& d) { d.conditioning = KeyConditioning::kFull; }), "nvfp4_d128_r2_tile_pages");
+  EXPECT_EQ(kernel(4, nhd), "nvfp4_d128_r2");
+  EXPECT_EQ(kernel(8, nhd), "nvfp4_d128_r4");
+  // The rows of one head lie side by side in either order.
+  EXPECT_EQ(kernel(2, [&](AttnDesc& d) { nhd(d), d.layout.num_kv_heads = 1; }), "nvfp4_d128_r2_tile_pages");
+  EXPECT_EQ(kernel(4, [](AttnDesc& d) { d.layout.page_size = 32; }), "nvfp4_d128_r2");
+  EXPECT_EQ(kernel(4, [](AttnDesc& d) { d.soft_cap = 30.0f; }), "nvfp4_d128_r2");
+  EXPECT_EQ(kernel(4, [](AttnDesc& d) { d.exact_pages = true; }), "nvfp4_d128_r2_exact");
+  EXPECT_EQ(kernel(4, [](AttnDesc& d) { d.layout.head_dim_k = d.layout.head_dim_v = 64; }), "nvfp4_d64_r2");
+  EXPECT_EQ(kernel(4,
+                   [](AttnDesc& d) {
+                     d.layout = device_desc(KvFormat::kE4m3, 128).layout;
+                     d.layout.order = TokenHeadOrder::kHnd;
+                   }),
+            "e4m3_d128_r2");
 }
 
 TEST(DeviceRun, RefusesWhatItCannotReadByName) {

@@ -31,12 +31,25 @@ int32_t row_tiles(const AttnDesc& desc, const AttnLimits& limits) {
   return rows <= 8 ? 1 : rows <= 16 ? 2 : 4;
 }
 
+/// Pages of a tile each with rows of a head side by side, and scores that are not capped.
+bool takes_tile_pages(const AttnDesc& desc) {
+  const KvLayout& layout = desc.layout;
+  return layout.page_size == 16 && plane_strides(layout, false).data_token == layout.k_row_bytes() &&
+         plane_strides(layout, true).data_token == layout.v_row_bytes() && desc.soft_cap == 0.0f;
+}
+
+std::string name_of(const DecodeInstance& instance) {
+  return fmt::format("{}_d{}_r{}{}{}", to_string(instance.format), instance.head_dim, instance.row_tiles,
+                     instance.exact_pages ? "_exact" : "", instance.tile_pages ? "_tile_pages" : "");
+}
+
 Result<int32_t> find_instance(const AttnDesc& desc, const AttnLimits& limits) {
   const auto instances = decode_splitkv_instances();
   for (size_t i = 0; i < instances.size(); ++i) {
     const DecodeInstance& instance = instances[i];
     if (instance.format == desc.layout.k_format && instance.head_dim == desc.layout.head_dim_k &&
-        instance.row_tiles == row_tiles(desc, limits) && instance.exact_pages == desc.exact_pages)
+        instance.row_tiles == row_tiles(desc, limits) && instance.exact_pages == desc.exact_pages &&
+        (!instance.tile_pages || takes_tile_pages(desc)))
       return static_cast<int32_t>(i);
   }
   return failure(StatusCode::kInternal, fmt::format("the kernel table offers {} with {} row tiles, which is not built",
@@ -90,8 +103,7 @@ Result<AttentionRoute> decode_route(const AttnDesc& desc, const AttnLimits& limi
   }
   route.workspace_bytes = workspace_cut(instance, num_blocks).bytes + kWorkspaceAlignment;
   KVANT_FAIL_IF_ERROR(add_shared_route(desc, limits, device, instance.row_tiles, route));
-  route.name = fmt::format("{}_d{}_r{}{}", to_string(instance.format), instance.head_dim, instance.row_tiles,
-                           instance.exact_pages ? "_exact" : "");
+  route.name = name_of(instance);
   return route;
 }
 
@@ -151,8 +163,7 @@ Result<AttentionRoute> attention_route(const AttnDesc& desc, const AttnLimits& l
 Status check_kernel_images(const DeviceInfo& device) {
   KVANT_RETURN_IF_ERROR(check_current_device(device));
   for (const DecodeInstance& instance : decode_splitkv_instances()) {
-    const std::string name =
-        fmt::format("decode kernel {}_d{}_r{}", to_string(instance.format), instance.head_dim, instance.row_tiles);
+    const std::string name = "decode kernel " + name_of(instance);
     for (const DecodeVariant variant : {DecodeVariant::kFew, DecodeVariant::kMany, DecodeVariant::kTeams}) {
       const KernelImage image = instance.image(variant);
       if (variant == DecodeVariant::kTeams && !has_teams(image, device)) continue;

@@ -31,15 +31,20 @@ class DecodePages : protected DecodeQueries<Traits> {
   /// Table entry of the page that this lane copies from in the round that starts with `tile`. One lane reads one of
   /// the next 32 entries; the warp shares them by shuffles. Tiles ascend until batch_first_ is reset.
   __device__ __forceinline__ int32_t lane_entry(const detail::Segment& s, int32_t tile) {
-    const int32_t last_index = ((16 * (tile + kRoundTiles) - 1) >> p_.page_shift) - batch_first_;
-    if (last_index >= 32) load_entries(s, tile);
-    const int32_t token = 16 * tile + 8 * (lane_ / kOctetLanes);
-    return __shfl_sync(0xffffffffu, batch_entry_, (token >> p_.page_shift) - batch_first_);
+    if constexpr (Traits::kTilePages) {
+      if (tile + kRoundTiles - batch_first_ > 32) load_entries(s, tile);
+      return __shfl_sync(0xffffffffu, batch_entry_, tile + lane_ / (2 * kOctetLanes) - batch_first_);
+    } else {
+      const int32_t last_index = ((16 * (tile + kRoundTiles) - 1) >> p_.page_shift) - batch_first_;
+      if (last_index >= 32) load_entries(s, tile);
+      const int32_t token = 16 * tile + 8 * (lane_ / kOctetLanes);
+      return __shfl_sync(0xffffffffu, batch_entry_, (token >> p_.page_shift) - batch_first_);
+    }
   }
 
   /// Asks for the entries of 32 pages from `tile` on.
   __device__ __forceinline__ void load_entries(const detail::Segment& s, int32_t tile) {
-    batch_first_ = (16 * tile) >> p_.page_shift;
+    batch_first_ = Traits::kTilePages ? tile : (16 * tile) >> p_.page_shift;
     batch_entry_ = __ldg(batch_entry(s));
   }
   /// Where this lane's entry of the batch is.
@@ -119,6 +124,7 @@ class DecodePages : protected DecodeQueries<Traits> {
 
   /// Starts the copies of a round to a stage of this warp.
   __device__ __forceinline__ void copy_round(const LaneCopies& c, uint32_t stage, int32_t tile, int32_t entry) const {
+    if constexpr (Traits::kTilePages) return copy_tile_pages(c, stage, entry);
     const PoolParams& pool = p_.base;
     const uint64_t page = static_cast<uint64_t>(static_cast<uint32_t>(entry)) * pool.page_stride;
     const uint32_t in_page = (16 * tile + 8 * (lane_ / kOctetLanes)) & ((1u << p_.page_shift) - 1);
@@ -169,7 +175,8 @@ class DecodePages : protected DecodeQueries<Traits> {
   __device__ __forceinline__ const uint8_t* first_chunk(const uint8_t* pages, const PlaneStrides& plane,
                                                         int32_t head) const {
     const int lane = lane_ % kOctetLanes;
-    return pages + (plane.data + plane.data_head * head + plane.data_token * (lane / Rows::kChunks) +
+    const int first_row = Traits::kTilePages ? 8 * (lane_ / kOctetLanes % 2) : 0;
+    return pages + (plane.data + plane.data_head * head + plane.data_token * (first_row + lane / Rows::kChunks) +
                     16 * (lane % Rows::kChunks));
   }
   template <class Rows>
@@ -178,18 +185,34 @@ class DecodePages : protected DecodeQueries<Traits> {
     return Rows::offset(8 * (lane_ / kOctetLanes % 2) + lane / Rows::kChunks, lane % Rows::kChunks);
   }
 
+  /// copy_round from pages of a tile each: a lane's addresses of a plane differ by constants.
+  __device__ __forceinline__ void copy_tile_pages(const LaneCopies& c, uint32_t stage, int32_t entry) const {
+    static_assert(Traits::kKScaleBytes == 16 * kOctetLanes && Traits::kVScaleBytes == 16 * kOctetLanes);
+    copy_rows<KRows>(stage + c.k_to, address_in(entry, c.k), 0, KRows::kRowBytes);
+    copy_rows<VRows>(stage + c.v_to, address_in(entry, c.v), 0, VRows::kRowBytes, Traits::kVRows);
+    copy_async_16(stage + c.scale_to, address_in(entry, c.scale));
+  }
+  /// What has the place of `in_first`, an address in page 0, in an entry's page; one instruction.
+  __device__ __forceinline__ const uint8_t* address_in(int32_t entry, const uint8_t* in_first) const {
+    uint64_t address;
+    asm("mad.wide.u32 %0, %1, %2, %3;"
+        : "=l"(address)
+        : "r"(entry), "r"(p_.base.page_stride), "l"(reinterpret_cast<uint64_t>(in_first)));
+    return reinterpret_cast<const uint8_t*>(address);
+  }
+
   /// Copies this lane's chunks of one plane's octet; `to` is a multiple of 128 bytes from a tile's first row, but for
-  /// the lane's own place.
+  /// the lane's own place. With `to_offset`, a constant, several planes share `to`.
   template <class Rows>
   __device__ __forceinline__ static void copy_rows(uint32_t to, const uint8_t* from, uint32_t in_page,
-                                                   uint32_t token_stride) {
+                                                   uint32_t token_stride, uint32_t to_offset = 0) {
     constexpr int kRows = kOctetLanes > Rows::kChunks ? kOctetLanes / Rows::kChunks : 1;  // at once
     from += static_cast<uint64_t>(in_page) * token_stride;
 #pragma unroll
     for (int row = 0; row < 8; row += kRows)
 #pragma unroll
       for (int chunk = 0; chunk < Rows::kChunks; chunk += kOctetLanes)
-        copy_async_16((to ^ Rows::step_turn(row)) + row * Rows::kRowBytes + 16 * chunk,
+        copy_async_16((to ^ Rows::step_turn(row)) + to_offset + row * Rows::kRowBytes + 16 * chunk,
                       from + static_cast<uint64_t>(row) * token_stride + 16 * chunk);
   }
 };

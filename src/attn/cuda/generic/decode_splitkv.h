@@ -85,6 +85,7 @@ struct DecodeInstance {
   int32_t head_dim;   ///< Of K and V.
   int32_t row_tiles;  ///< Eight query rows each.
   bool exact_pages;
+  bool tile_pages;  ///< For pages of 16 tokens with rows of a head side by side, and no soft cap; stands before others.
   KernelImage (*image)(DecodeVariant variant);  ///< Without a function where teams are not built.
 };
 

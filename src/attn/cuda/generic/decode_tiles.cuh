@@ -179,7 +179,7 @@ class DecodeTiles : protected DecodePages<Traits> {
   /// Products become weights: exp2 of scores less the reference maximum, which moves when a score has outgrown it.
   template <int kCount>
   __device__ __forceinline__ void softmax(float (&c)[kCount][kRowTiles][4]) {
-    if (p_.soft_cap > 0.0f) [[unlikely]]
+    if (Traits::kCaps && p_.soft_cap > 0.0f) [[unlikely]]
       cap(c);
     bool outgrown = false;
 #pragma unroll
