@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "ops/cuda/one_row.h"
 #include "ops/cuda/quantise_rows.h"
 
 namespace kvant::ops::cuda {
@@ -28,22 +29,32 @@ Status Fp8Products::reserve(int64_t max_rows, int64_t in_features) {
 }
 
 Status Fp8Products::multiply(const Fp8DeviceWeight& weight, const LinearArgs& args, void* stream) {
-  const int64_t padded_rows = padded_fp8_rows(args.num_rows);
-  const bool blocks = weight.block_scales.bytes() > 0 && prefers_blocks(args.num_rows, weight.out_features);
-  const LtScales scales{.weight = (blocks ? weight.block_scales : weight.scales).as<float>(), .x = scales_.as<float>()};
-  KVANT_ASSIGN_OR_RETURN(const LtProduct* product, find_product({.out_features = weight.out_features,
-                                                                 .in_features = weight.in_features,
-                                                                 .num_rows = padded_rows,
-                                                                 .output = args.output,
-                                                                 .blocks = blocks},
-                                                                scales));
+  const int64_t rows = args.num_rows == 1 ? 1 : padded_fp8_rows(args.num_rows);
   KVANT_RETURN_IF_ERROR(quantise_rows({.x = args.x,
                                        .num_rows = args.num_rows,
-                                       .padded_rows = padded_rows,
+                                       .padded_rows = rows,
                                        .columns = weight.in_features,
                                        .codes = codes_.data(),
                                        .scales = scales_.as<float>()},
                                       stream));
+  if (rows == 1)
+    return multiply_one_fp8_row({.weight = weight.codes.data(),
+                                 .scales = weight.scales.as<float>(),
+                                 .x = codes_.data(),
+                                 .x_scales = scales_.as<float>(),
+                                 .y = args.y,
+                                 .out_features = weight.out_features,
+                                 .in_features = weight.in_features,
+                                 .output = args.output},
+                                stream);
+  const bool blocks = weight.block_scales.bytes() > 0 && prefers_blocks(args.num_rows, weight.out_features);
+  const LtScales scales{.weight = (blocks ? weight.block_scales : weight.scales).as<float>(), .x = scales_.as<float>()};
+  KVANT_ASSIGN_OR_RETURN(const LtProduct* product, find_product({.out_features = weight.out_features,
+                                                                 .in_features = weight.in_features,
+                                                                 .num_rows = rows,
+                                                                 .output = args.output,
+                                                                 .blocks = blocks},
+                                                                scales));
   return product->run(weight.codes.data(), codes_.data(), args.y, stream, &scales);
 }
 

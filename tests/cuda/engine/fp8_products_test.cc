@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -107,7 +106,6 @@ TEST_F(CudaFp8Products, MultiplyLikeADoublePrecisionProductOfCodes) {
     int out, in;
     bool blocks;
   };
-  double worst = 0;
   // The last one takes scales of blocks at 130 rows.
   for (const auto& [out, in, blocks] : {Size{64, 128, false}, Size{576, 1536, false}, Size{3072, 640, true},
                                         Size{8192, 384, false}, Size{8192, 384, true}}) {
@@ -118,7 +116,8 @@ TEST_F(CudaFp8Products, MultiplyLikeADoublePrecisionProductOfCodes) {
       const std::vector<float> x = rounded(random_values(rows * in, 2, true));
       const QuantisedRows quantised = quantise(x, rows, in);
       const auto padded = static_cast<int>(padded_fp8_rows(rows));
-      const std::vector<float> before = random_values(padded * out, 3);
+      // One row is not padded.
+      const std::vector<float> before = random_values((rows == 1 ? 1 : padded) * out, 3);
       const DeviceBuffer device_x = send(bits(x));
       for (const LinearOutput output : {LinearOutput::kActivations, LinearOutput::kF32, LinearOutput::kAddF32}) {
         const bool narrow = output == LinearOutput::kActivations;
@@ -138,6 +137,7 @@ TEST_F(CudaFp8Products, MultiplyLikeADoublePrecisionProductOfCodes) {
         } else {
           got = read<float>(y);
         }
+        double errors = 0, sizes = 0;
         for (int row = 0; row < rows; row += std::max(1, rows / 4)) {
           for (int o = 0; o<out; o += out> 1024 ? 37 : 1) {
             double sum = 0, magnitude = 0;
@@ -151,14 +151,20 @@ TEST_F(CudaFp8Products, MultiplyLikeADoublePrecisionProductOfCodes) {
             }
             const auto index = static_cast<size_t>(row * out + o);
             if (output == LinearOutput::kAddF32) sum += before[index];
-            const double error = std::abs(got[index] - sum) - (narrow ? 0x1p-8 : 1e-6) * std::abs(sum);
-            worst = std::max(worst, error / magnitude);
-            // Tensor cores add 8-bit products with 13 bits or so below the largest of them.
-            ASSERT_LE(error, 0x1p-12 * magnitude) << rows << " rows of " << out << " x " << in << ", blocks " << blocks
-                                                  << ", output " << static_cast<int>(output) << ", row " << row
-                                                  << ", channel " << o << ": " << got[index] << " instead of " << sum;
+            const double error = std::abs(got[index] - sum);
+            errors += error * error;
+            sizes += sum * sum;
+            // 32 products at a time and their sum so far keep 13 bits below the largest of them, cut, in groups of 128.
+            const double cut = 33 * 0x1p-13 * (kGroup / 32) * magnitude;
+            ASSERT_LE(error, cut + (narrow ? 0x1p-8 : 1e-6) * std::abs(sum))
+                << rows << " rows of " << out << " x " << in << ", blocks " << blocks << ", output "
+                << static_cast<int>(output) << ", row " << row << ", channel " << o << ": " << got[index]
+                << " instead of " << sum;
           }
         }
+        // In the mean what is cut is far less than that.
+        EXPECT_LE(std::sqrt(errors / sizes), narrow ? 3e-3 : 1e-3)
+            << rows << " rows of " << out << " x " << in << ", blocks " << blocks;
         if (output == LinearOutput::kAddF32) {
           for (auto i = static_cast<size_t>(rows * out); i < got.size(); ++i) ASSERT_EQ(got[i], before[i]) << i;
         }
@@ -166,7 +172,6 @@ TEST_F(CudaFp8Products, MultiplyLikeADoublePrecisionProductOfCodes) {
       }
     }
   }
-  RecordProperty("largest_error", std::to_string(worst));
 }
 
 TEST_F(CudaFp8Products, ShapesThatTheLibraryLacksAreRefused) {

@@ -332,8 +332,12 @@ class DecodeWork : protected DecodeContext<Traits> {
 
   /// Neighbouring items share a multiprocessor, and all blocks of the launch have alike many; num_items = none.
   __device__ __forceinline__ int32_t item_of_warp(int32_t num_items) const {
-    if constexpr (Traits::kShares) return warp_ * this->num_blocks() + block();
-    const auto index = static_cast<int32_t>(blockIdx.x), grid = static_cast<int32_t>(gridDim.x);
+    auto index = static_cast<int32_t>(blockIdx.x), grid = static_cast<int32_t>(gridDim.x);
+    if constexpr (Traits::kShares) {
+      const int32_t others = shared_.first_block / Traits::kTeams;
+      index -= others;
+      grid -= others;
+    }
     const int32_t item = detail::divide(num_items * index, grid) + Traits::first_warp() + warp_;
     return item < detail::divide(num_items * (index + 1), grid) ? item : num_items;
   }
