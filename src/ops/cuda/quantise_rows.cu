@@ -56,8 +56,7 @@ __global__ void __launch_bounds__(kQuantiseThreads)
   if (!inside) return;
   const float scale = largest > 0.0f ? __fdiv_rn(largest, kLargestE4m3) : 1.0f;
   params.codes[row * params.row_vectors + i] = codes_of(values, scale);
-  if (i % kGroupThreads == 0)
-    params.scales[static_cast<int64_t>(i / kGroupThreads) * params.padded_rows + row] = scale;
+  if (i % kGroupThreads == 0) params.scales[static_cast<int64_t>(i / kGroupThreads) * params.padded_rows + row] = scale;
 }
 
 }  // namespace
