@@ -117,7 +117,9 @@ struct AttnLaunch {
   int32_t num_blocks = 0;
   int32_t shared_bytes = 0;  ///< Per block.
   bool is_prefill = false;
-  bool in_teams = false;  ///< Many requests: a multiprocessor's blocks are one of the launch.
+  /// Of decode of many requests, which has a kernel of its own.
+  int32_t many_num_blocks = 0, many_shared_bytes = 0;
+  bool in_teams = false;  ///< Many requests: several of the kernel's blocks are one of the launch.
   /// Of the kernel for runs that are given shared_runs; none where shared_kernel is negative.
   int32_t shared_kernel = -1, shared_num_blocks = 0, shared_kernel_bytes = 0;
   /// Blocks where two, four or eight of them form a cluster; 0 where they cannot.

@@ -65,15 +65,28 @@ bool has_teams(const KernelImage& teams, const DeviceInfo& device) {
          teams.shared_bytes <= device.shared_memory_per_block;
 }
 
-/// Whether launches of many requests may have `num_blocks` as teams of fewer blocks.
-Result<bool> fits_in_teams(const DecodeInstance& instance, const AttnLimits& limits, const DeviceInfo& device,
-                           int32_t num_blocks) {
-  const KernelImage teams = instance.image(DecodeVariant::kTeams);
-  if (limits.max_requests <= kFewRequests || !has_teams(teams, device)) return false;
+/// The grid for many requests: teams where they are as many as the blocks would be.
+Status set_many_grid(const DecodeInstance& instance, const AttnLimits& limits, const DeviceInfo& device,
+                     AttnLaunch& launch) {
+  const KernelImage many = instance.image(DecodeVariant::kMany), teams = instance.image(DecodeVariant::kTeams);
+  launch.many_shared_bytes = many.shared_bytes + decode_prefix_bytes(limits.max_requests);
+  KVANT_ASSIGN_OR_RETURN(launch.many_num_blocks,
+                         count_blocks(many, launch.many_shared_bytes, kMaxDecodeBlocks, device));
   const int32_t bytes = teams_bytes(teams, limits);
-  if (bytes > device.shared_memory_per_block) return false;
-  KVANT_ASSIGN_OR_FAIL(const int32_t blocks, count_blocks(teams, bytes, num_blocks / teams.teams, device));
-  return blocks * teams.teams == num_blocks;
+  if (!has_teams(teams, device) || bytes > device.shared_memory_per_block) return {};
+  KVANT_ASSIGN_OR_RETURN(const int32_t blocks,
+                         count_blocks(teams, bytes, launch.many_num_blocks / teams.teams, device));
+  if (blocks * teams.teams != launch.many_num_blocks) return {};
+  launch.in_teams = true;
+  launch.many_num_blocks = blocks;
+  launch.many_shared_bytes = bytes;
+  return {};
+}
+
+/// Blocks of the kernel in the largest launch.
+int32_t most_blocks(const DecodeInstance& instance, const AttnLaunch& launch) {
+  const int32_t teams = launch.in_teams ? instance.image(DecodeVariant::kTeams).teams : 1;
+  return std::max(launch.num_blocks, launch.many_num_blocks * teams);
 }
 
 Result<AttentionRoute> decode_route(const AttnDesc& desc, const AttnLimits& limits, const DeviceInfo& device) {
@@ -86,14 +99,10 @@ Result<AttentionRoute> decode_route(const AttnDesc& desc, const AttnLimits& limi
   const DecodeInstance& instance = decode_splitkv_instances()[static_cast<size_t>(index)];
   const KernelImage image = instance.image(DecodeVariant::kFew);
   const int32_t shared_bytes = image.shared_bytes + decode_prefix_bytes(limits.max_requests);
-  KVANT_ASSIGN_OR_FAIL(int32_t num_blocks, count_blocks(image, shared_bytes, kMaxDecodeBlocks, device));
-  if (limits.max_requests > kFewRequests) {
-    const KernelImage many = instance.image(DecodeVariant::kMany);
-    KVANT_ASSIGN_OR_FAIL(num_blocks, count_blocks(many, shared_bytes, num_blocks, device));
-  }
+  KVANT_ASSIGN_OR_FAIL(const int32_t num_blocks, count_blocks(image, shared_bytes, kMaxDecodeBlocks, device));
   AttentionRoute route;
   route.launch = {.kernel = index, .num_blocks = num_blocks, .shared_bytes = shared_bytes};
-  KVANT_ASSIGN_OR_FAIL(route.launch.in_teams, fits_in_teams(instance, limits, device, num_blocks));
+  if (limits.max_requests > kFewRequests) KVANT_FAIL_IF_ERROR(set_many_grid(instance, limits, device, route.launch));
   if (device.compute_capability >= 90 && instance.row_tiles <= 2) {
     KVANT_FAIL_IF_ERROR(spread_clusters(image));  // So as to be counted.
     std::array<int32_t, 3>& blocks = route.launch.cluster_blocks;
@@ -101,7 +110,7 @@ Result<AttentionRoute> decode_route(const AttnDesc& desc, const AttnLimits& limi
     KVANT_ASSIGN_OR_FAIL(blocks[1], count_cluster_blocks(image, shared_bytes, 4, num_blocks));
     KVANT_ASSIGN_OR_FAIL(blocks[2], count_cluster_blocks(image, shared_bytes, 8, num_blocks));
   }
-  route.workspace_bytes = workspace_cut(instance, num_blocks).bytes + kWorkspaceAlignment;
+  route.workspace_bytes = workspace_cut(instance, most_blocks(instance, route.launch)).bytes + kWorkspaceAlignment;
   KVANT_FAIL_IF_ERROR(add_shared_route(desc, limits, device, instance.row_tiles, route));
   route.name = name_of(instance);
   return route;
@@ -134,21 +143,18 @@ Status launch_decode(const AttnPlan& plan, const AttnArgs& args, void* stream) {
   if (shares_pages(plan, args)) return launch_shared(plan, args, stream);
   const DecodeInstance& instance = decode_splitkv_instances()[static_cast<size_t>(plan.launch().kernel)];
   const AttnLaunch& config = plan.launch();
-  const bool many = args.num_requests > kFewRequests, in_teams = many && config.in_teams;
-  const KernelImage image = instance.image(in_teams ? DecodeVariant::kTeams
-                                           : many   ? DecodeVariant::kMany
-                                                    : DecodeVariant::kFew);
-  const WorkspaceCut cut = workspace_cut(instance, config.num_blocks);
+  const WorkspaceCut cut = workspace_cut(instance, most_blocks(instance, config));
   auto params = common_params<DecodeParams>(plan, args, cut);
   params.num_tokens = args.num_tokens;
   set_pools(params, desc, args.cache);
   // Blocks start while the stream's previous kernel ends, and wait for it before they touch memory.
   const bool overlap = plan.device().compute_capability >= 90;
-  if (in_teams) {
-    return launch_blocks(plan, image, config.num_blocks / image.teams, teams_bytes(image, plan.limits()), &params,
-                         overlap, stream);
+  if (args.num_requests > kFewRequests) {
+    const KernelImage image = instance.image(config.in_teams ? DecodeVariant::kTeams : DecodeVariant::kMany);
+    return launch_blocks(plan, image, config.many_num_blocks, config.many_shared_bytes, &params, overlap, stream);
   }
-  return launch(plan, image, &params, overlap, stream, cluster_of(plan, args.num_requests));
+  return launch(plan, instance.image(DecodeVariant::kFew), &params, overlap, stream,
+                cluster_of(plan, args.num_requests));
 }
 
 }  // namespace

@@ -2,12 +2,13 @@
 
 // Decode and verify attention over paged, quantised KV: split-KV on mma.sync, SM80 and later.
 //   q [tokens, q heads, Dk], pages in any of the layout's formats, out [tokens, q heads, Dv], fp32 inside.
-// Launch: a fixed grid of 128-thread blocks. Blocks read the lengths on the device, cut all 16-token tiles into
-// equal chunks and take one each; the last block to finish an item (request, KV head, row tile) merges its parts in
-// order. Where items are alike and there are enough of them, each warp takes whole ones and nothing is merged. Limits:
-// head dims 64, 128, 256; Dk = Dv; up to 8 * kRowTiles query rows an item, more rows are more items.
+// Launch: a fixed grid of 128-thread blocks, or of 64. Blocks read the lengths on the device, cut all 16-token tiles
+// into equal chunks and take one each; the last block to finish an item (request, KV head, row tile) merges its parts
+// in order. Where items are alike and there are enough of them, each warp takes whole ones and nothing is merged.
+// Limits: head dims 64, 128, 256; Dk = Dv; up to 8 * kRowTiles query rows an item, more rows are more items.
 
 #include <cstdint>
+#include <type_traits>
 
 #include "attn/cuda/common/codecs.cuh"
 #include "attn/cuda/generic/decode_cluster.cuh"
@@ -18,10 +19,11 @@ namespace kvant::attn::cuda {
 
 // ---- Traits --------------------------------------------------------------------------------------------------------
 
-template <class KCodec_, class VCodec_, int kHeadDim_, int kRowTiles_, bool kExact_>
+template <class KCodec_, class VCodec_, int kHeadDim_, int kRowTiles_, bool kExact_, int kWarps_ = 4>
 struct DecodeTraits {
   using KCodec = KCodec_;
   using VCodec = VCodec_;
+  using Pairs = DecodeTraits<KCodec_, VCodec_, kHeadDim_, kRowTiles_, kExact_, 2>;  ///< Blocks of two warps.
   static constexpr int kHeadDim = kHeadDim_;
   static constexpr int kRowTiles = kRowTiles_;  ///< Eight query rows each.
   using Params = DecodeParams;
@@ -36,7 +38,7 @@ struct DecodeTraits {
   static constexpr bool kCaps = true;        ///< Whether scores may be capped.
   static constexpr int kRows = 8 * kRowTiles;
   static constexpr int kTileTokens = 16;
-  static constexpr int kWarps = 4;
+  static constexpr int kWarps = kWarps_;
   static constexpr int kThreads = 32 * kWarps;
   static constexpr int kSteps = kHeadDim / 16;
   static constexpr int kTiles = kHeadDim / 16;
@@ -79,7 +81,7 @@ struct DecodeTraits {
   static constexpr int kStageVRows = kHalves ? 0 : kVRows;
   /// Rounds of a warp in shared memory: at least 16 KiB under way per scheduler hides the memory's latency.
   static constexpr int kStages = kStageBytes >= 8192 ? 2 : kStageBytes >= 4096 ? 3 : 4;
-  static constexpr int kMinBlocks = kRowTiles > 1 || kHeadDim > 128 ? 2 : kStageBytes >= 8192 ? 3 : 4;
+  static constexpr int kMinBlocks = 4 / kWarps * (kRowTiles > 1 || kHeadDim > 128 ? 2 : kStageBytes >= 8192 ? 3 : 4);
 
   /// Where shared memory limits the blocks of a multiprocessor, a warp that works alone has one segment, and all have
   /// an empty one to come after it.
@@ -131,8 +133,9 @@ struct DecodeTraits {
 /// For pages of a tile each with rows of a head side by side, and scores that are not capped: addresses of a lane's
 /// copies differ by constants. With one row tile it is slower, with more nvfp4 takes up to a fifteenth less time:
 /// measured.
-template <class KCodec, class VCodec, int kHeadDim, int kRowTiles, bool kExact>
-struct DecodeTilePagesTraits : DecodeTraits<KCodec, VCodec, kHeadDim, kRowTiles, kExact> {
+template <class KCodec, class VCodec, int kHeadDim, int kRowTiles, bool kExact, int kWarps = 4>
+struct DecodeTilePagesTraits : DecodeTraits<KCodec, VCodec, kHeadDim, kRowTiles, kExact, kWarps> {
+  using Pairs = DecodeTilePagesTraits<KCodec, VCodec, kHeadDim, kRowTiles, kExact, 2>;
   static_assert(!kExact, "exact pages have rows of another size");
   static constexpr bool kTilePages = true;
   static constexpr bool kCaps = false;
@@ -329,23 +332,28 @@ KernelImage decode_teams_image() {
           .teams = Traits::kTeams};
 }
 
+/// With two row tiles blocks of two warps: a multiprocessor holds four, and twice as many items start at once.
+template <class Traits>
+using ForManyRequests = ManyRequestsTraits<std::conditional_t<Traits::kRowTiles == 2, typename Traits::Pairs, Traits>>;
+
+template <class Traits>
+KernelImage decode_image_of() {
+  return {.function = reinterpret_cast<const void*>(&decode_splitkv_kernel<Traits>),
+          .threads = Traits::kThreads,
+          .shared_bytes = static_cast<int32_t>(sizeof(typename Traits::SharedStorage))};
+}
+
 template <class Traits>
 KernelImage decode_splitkv_image(DecodeVariant variant) {
-  KernelImage image = {.threads = Traits::kThreads,
-                       .shared_bytes = static_cast<int32_t>(sizeof(typename Traits::SharedStorage))};
-  if (variant == DecodeVariant::kTeams) {
+  if constexpr (!Traits::kSplits) {
+    return variant == DecodeVariant::kTeams ? KernelImage{} : decode_image_of<Traits>();
+  } else {
+    if (variant == DecodeVariant::kFew) return decode_image_of<FewRequestsTraits<Traits>>();
+    if (variant == DecodeVariant::kMany) return decode_image_of<ForManyRequests<Traits>>();
     if constexpr (Traits::kRowTiles == 1 && Traits::kMinBlocks == 4)
       return decode_teams_image<InTeams<ManyRequestsTraits<Traits>>>();
-    return image;
+    return {};
   }
-  if constexpr (Traits::kSplits) {
-    image.function = variant == DecodeVariant::kMany
-                         ? reinterpret_cast<const void*>(&decode_splitkv_kernel<ManyRequestsTraits<Traits>>)
-                         : reinterpret_cast<const void*>(&decode_splitkv_kernel<FewRequestsTraits<Traits>>);
-  } else {
-    image.function = reinterpret_cast<const void*>(&decode_splitkv_kernel<Traits>);
-  }
-  return image;
 }
 
 }  // namespace kvant::attn::cuda
