@@ -35,7 +35,7 @@ inline std::vector<NamedSpec> size_problems(const AttnDesc& base) {
   problems.push_back({"one_long", {.desc = base, .q_lens = {1}, .kv_lens = {9000}, .seed = 301}});
   problems.push_back({"long_and_short", {.desc = base, .q_lens = {4, 1, 2}, .kv_lens = {7000, 3, 40}, .seed = 302}});
   // Enough items that are alike for each warp of an H200 to have its own, whether three or four blocks of one row tile
-  // or two of two are resident; some rows are padding. Without padding nothing needs to be searched.
+  // or four half ones of two are resident; some rows are padding. Without padding nothing needs to be searched.
   const auto alike = [&](std::string name, size_t count, int32_t q_len, int32_t length, bool edges,
                          bool padded = true) {
     ProblemSpec spec = {
@@ -55,12 +55,14 @@ inline std::vector<NamedSpec> size_problems(const AttnDesc& base) {
   alike("alike", 255, 1, 48, false);
   alike("alike_fewer", 190, 1, 48, false);
   alike("alike_verify", 265, 6, 48, false);
+  alike("alike_verify_edges", 130, 6, 112, true);
   alike("alike_edges", 190, 1, 112, true);
   alike("all_alike", 260, 1, 48, false, false);
   alike("all_alike_fewer", 190, 1, 48, false, false);
   alike("all_alike_edges", 190, 1, 112, true, false);
   alike("all_alike_verify", 130, 6, 48, false, false);
   alike("all_alike_of_a_block", 49, 1, 112, false, false);
+  alike("all_alike_verify_of_a_block", 60, 6, 112, false, false);
   alike("all_alike_in_parts", 33, 2, 300, false, false);
   // Clusters of two and four, also several for an item, and with parts that nothing is left for.
   alike("few_alike", 16, 6, 300, false, false);
