@@ -81,7 +81,7 @@ constexpr FeatureSet own_nvfp4_orders(DeviceFamily family) {
 /// Query rows per KV head up to which keys are read once.
 inline constexpr int32_t kDecodeSplitkvRows = 32;
 /// docs/gpu_runs.md says what ran.
-inline constexpr std::string_view kDecodeSplitkvRun = "H200, 2026-12-01, 6f32c0f";
+inline constexpr std::string_view kDecodeSplitkvRun = "H200, 2026-12-01, 7e3dcba";
 constexpr KernelRow decode_splitkv_bf16(AttnOp op, DeviceFamily family, std::string_view verified_on,
                                         std::string_view compiled_for) {
   return {op,
@@ -167,17 +167,17 @@ inline constexpr KernelRow kKernelRows[] = {
     {AttnOp::kConvert, DeviceFamily::kCpu, "cpu/convert", kAllFormats, kCpuKvLimits, kConvertFeatures,
      GraphSupport::kNever, "AVX2", "SSSE3, AVX-512, NEON"},
     cuda_append(DeviceFamily::kSm8x, "", "SM80, SM86, SM89"),
-    cuda_append(DeviceFamily::kSm90, "H200, 2026-12-01, 6f32c0f", ""),
+    cuda_append(DeviceFamily::kSm90, "H200, 2026-12-01, 7e3dcba", ""),
     cuda_append(DeviceFamily::kSm10x, "", "SM100"),
     cuda_append(DeviceFamily::kSm11x, "", "SM110"),
     cuda_append(DeviceFamily::kSm12x, "", "SM120"),
     cuda_convert(DeviceFamily::kSm8x, "", "SM80, SM86, SM89"),
-    cuda_convert(DeviceFamily::kSm90, "H200, 2026-12-01, 6f32c0f", ""),
+    cuda_convert(DeviceFamily::kSm90, "H200, 2026-12-01, 7e3dcba", ""),
     cuda_convert(DeviceFamily::kSm10x, "", "SM100"),
     cuda_convert(DeviceFamily::kSm11x, "", "SM110"),
     cuda_convert(DeviceFamily::kSm12x, "", "SM120"),
     cuda_merge(DeviceFamily::kSm8x, "", "SM80, SM86, SM89"),
-    cuda_merge(DeviceFamily::kSm90, "H200, 2026-12-01, 6f32c0f", ""),
+    cuda_merge(DeviceFamily::kSm90, "H200, 2026-12-01, 7e3dcba", ""),
     cuda_merge(DeviceFamily::kSm10x, "", "SM100"),
     cuda_merge(DeviceFamily::kSm11x, "", "SM110"),
     cuda_merge(DeviceFamily::kSm12x, "", "SM120"),
