@@ -103,9 +103,11 @@ ops::Fp8WeightRows fp8_codes(const SafetensorsTensor& codes, int64_t columns,
   return [columns, data = codes.data.data(), scales = std::move(scales)](int64_t begin, int64_t end, uint8_t* out,
                                                                          float* out_scales) {
     std::memcpy(out, data + begin * columns, static_cast<size_t>((end - begin) * columns));
-    for (int64_t row = begin; row < end; ++row)
+    for (int64_t row = begin; row < end; ++row) {
+      const float* row_scales = scales->of_row(row, columns);
       for (int64_t column = 0; column < columns; column += ops::kFp8Group)
-        *out_scales++ = scales->of_row(row, columns)[column / scales->block_columns];
+        *out_scales++ = row_scales[column / scales->block_columns];
+    }
   };
 }
 

@@ -161,7 +161,9 @@ class RandomRows {
 
 class Weights {
  public:
-  Weights() : table_(make_table()) {
+  /// With `fp8` the matrices of layers are e4m3.
+  explicit Weights(bool fp8) : table_(make_table()) {
+    if (!fp8) return;
     auto codes = std::make_shared<std::vector<uint8_t>>();
     for (const float value : *table_) codes->push_back(float_to_e4m3(value * kCodesOfOne));
     codes_ = std::move(codes);
@@ -177,9 +179,9 @@ class Weights {
               values.visit(begin, end, [&](float value) { *out++ = value * scale; });
             }};
   }
-  /// The same of e4m3 codes with a scale, if its rows are whole groups.
-  WeightView fp8_matrix(std::string name, int64_t rows, int64_t columns) {
-    if (columns % ops::kFp8Group != 0) return matrix(std::move(name), rows, columns);
+  /// The same, of e4m3 codes with a scale where that is asked for and rows are whole groups.
+  WeightView layer_matrix(std::string name, int64_t rows, int64_t columns) {
+    if (codes_ == nullptr || columns % ops::kFp8Group != 0) return matrix(std::move(name), rows, columns);
     const float scale = 1.0f / kCodesOfOne / std::sqrt(static_cast<float>(columns));
     const RandomRows<uint8_t> codes(codes_, ++count_, columns);
     return {.name = std::move(name),
@@ -205,26 +207,23 @@ class Weights {
   static constexpr float kCodesOfOne = 64.0f;
 
   std::shared_ptr<const RandomTable> table_;
-  std::shared_ptr<const std::vector<uint8_t>> codes_;
+  std::shared_ptr<const std::vector<uint8_t>> codes_;  ///< The table's; null where none are asked for.
   uint64_t count_ = 0;
 };
 
-LayerWeights layer_weights(const LayerConfig& layer, int64_t hidden, bool fp8, Weights& weights) {
-  const auto matrix = [&](const char* name, int64_t rows, int64_t columns) {
-    return fp8 ? weights.fp8_matrix(name, rows, columns) : weights.matrix(name, rows, columns);
-  };
+LayerWeights layer_weights(const LayerConfig& layer, int64_t hidden, Weights& weights) {
   const int64_t q = int64_t{layer.num_q_heads} * layer.head_dim_k, kv = int64_t{layer.num_kv_heads} * layer.head_dim_k;
   const int64_t experts = std::max(1, layer.experts.count);
   LayerWeights out;
   out.attention_norm = Weights::vector("attention_norm", hidden, 1.0f);
-  out.q = matrix("q", q, hidden);
-  out.k = matrix("k", kv, hidden);
-  out.v = matrix("v", kv, hidden);
-  out.output = matrix("output", hidden, q);
+  out.q = weights.layer_matrix("q", q, hidden);
+  out.k = weights.layer_matrix("k", kv, hidden);
+  out.v = weights.layer_matrix("v", kv, hidden);
+  out.output = weights.layer_matrix("output", hidden, q);
   out.ffn_norm = Weights::vector("ffn_norm", hidden, 1.0f);
-  out.gate = matrix("gate", experts * layer.ffn_size, hidden);
-  out.up = matrix("up", experts * layer.ffn_size, hidden);
-  out.down = matrix("down", experts * hidden, layer.ffn_size);
+  out.gate = weights.layer_matrix("gate", experts * layer.ffn_size, hidden);
+  out.up = weights.layer_matrix("up", experts * layer.ffn_size, hidden);
+  out.down = weights.layer_matrix("down", experts * hidden, layer.ffn_size);
   if (layer.experts.count > 0) out.router = weights.matrix("router", experts, hidden);
   if (layer.sinks) out.sinks = Weights::vector("sinks", layer.num_q_heads, 0.0f);
   if (layer.output_bias) out.output_bias = Weights::vector("output_bias", hidden, 0.0f);
@@ -255,13 +254,13 @@ Result<ModelSource> open_dummy_model(const std::filesystem::path& file) {
   KVANT_ASSIGN_OR_FAIL(source.fp8_activations, shape.flag("fp8_weights"));
   KVANT_ASSIGN_OR_FAIL(source.config, read_config(shape));
   const ModelConfig& config = source.config;
-  Weights weights;
+  Weights weights(source.fp8_activations);
   source.embedding = weights.matrix("embedding", config.vocabulary_size, config.hidden_size);
   source.head =
       config.tied_head ? source.embedding : weights.matrix("head", config.vocabulary_size, config.hidden_size);
   source.final_norm = Weights::vector("final_norm", config.hidden_size, 1.0f);
   for (const LayerConfig& layer : config.layers)
-    source.layers.push_back(layer_weights(layer, config.hidden_size, source.fp8_activations, weights));
+    source.layers.push_back(layer_weights(layer, config.hidden_size, weights));
   source.hash = fmt::format("dummy-{}", config.name);
   return source;
 }

@@ -1,7 +1,5 @@
 #include "ops/cuda/fp8_products.h"
 
-#include <utility>
-
 #include "ops/cuda/one_row.h"
 #include "ops/cuda/quantise_rows.h"
 
@@ -49,19 +47,13 @@ Status Fp8Products::multiply(const Fp8DeviceWeight& weight, const LinearArgs& ar
                                 stream);
   const bool blocks = weight.block_scales.bytes() > 0 && prefers_blocks(args.num_rows, weight.out_features);
   const LtScales scales{.weight = (blocks ? weight.block_scales : weight.scales).as<float>(), .x = scales_.as<float>()};
-  KVANT_ASSIGN_OR_RETURN(const LtProduct* product, find_product({.out_features = weight.out_features,
-                                                                 .in_features = weight.in_features,
-                                                                 .num_rows = rows,
-                                                                 .output = args.output,
-                                                                 .blocks = blocks},
-                                                                scales));
+  KVANT_ASSIGN_OR_RETURN(const LtProduct* product, products_.find({.out_features = weight.out_features,
+                                                                   .in_features = weight.in_features,
+                                                                   .num_rows = rows,
+                                                                   .output = args.output,
+                                                                   .blocks = blocks},
+                                                                  &scales));
   return product->run(weight.codes.data(), codes_.data(), args.y, stream, &scales);
-}
-
-Result<const LtProduct*> Fp8Products::find_product(const LtShape& shape, const LtScales& scales) {
-  if (const auto found = products_.find(shape); found != products_.end()) return found->second.get();
-  KVANT_ASSIGN_OR_FAIL(std::unique_ptr<LtProduct> product, LtProduct::create(device_, shape, &scales));
-  return products_.emplace(shape, std::move(product)).first->second.get();
 }
 
 }  // namespace kvant::ops::cuda

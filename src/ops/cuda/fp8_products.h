@@ -1,8 +1,8 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <memory>
+#include <utility>
 
 #include "core/device_memory.h"
 #include "kvant/core/status.h"
@@ -25,7 +25,7 @@ struct Fp8DeviceWeight {
 /// codes.
 class Fp8Products {
  public:
-  explicit Fp8Products(std::shared_ptr<const LtDevice> device) : device_(std::move(device)) {}
+  explicit Fp8Products(std::shared_ptr<const LtDevice> device) : products_(std::move(device)) {}
 
   /// Makes room for rows of a width.
   Status reserve(int64_t max_rows, int64_t in_features);
@@ -34,12 +34,9 @@ class Fp8Products {
   Status multiply(const Fp8DeviceWeight& weight, const LinearArgs& args, void* stream);
 
  private:
-  Result<const LtProduct*> find_product(const LtShape& shape, const LtScales& scales);
-
-  std::shared_ptr<const LtDevice> device_;
+  LtProducts products_;
   DeviceBuffer codes_;   ///< Of x.
   DeviceBuffer scales_;  ///< Of x.
-  std::map<LtShape, std::unique_ptr<LtProduct>> products_;
 };
 
 }  // namespace kvant::ops::cuda

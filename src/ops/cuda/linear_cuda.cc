@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <map>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -32,8 +31,9 @@ class Context final : public LinearContext {
  public:
   static Result<std::unique_ptr<LinearContext>> create(void* stream, ThreadPool& loaders) {
     std::unique_ptr<Context> context(new Context(static_cast<cudaStream_t>(stream), loaders));
-    KVANT_ASSIGN_OR_FAIL(context->lt_, LtDevice::create());
-    context->fp8_ = std::make_unique<Fp8Products>(context->lt_);
+    KVANT_ASSIGN_OR_FAIL(const auto lt, LtDevice::create());
+    context->bf16_ = std::make_unique<LtProducts>(lt);
+    context->fp8_ = std::make_unique<Fp8Products>(lt);
     context->multiplies_fp8_ = device_of(Stream::on_cuda(stream)).compute_capability == kFp8Capability;
     KVANT_ASSIGN_OR_FAIL(context->few_rows_, FewRows::create(stream));
     KVANT_ASSIGN_OR_FAIL(context->batch_rows_, BatchRows::create());
@@ -53,6 +53,7 @@ class Context final : public LinearContext {
   bool multiplies_fp8(int64_t out_features, int64_t in_features) const override {
     return multiplies_fp8_ && out_features % 16 == 0 && in_features % kFp8Group == 0;
   }
+  LtProducts& bf16() { return *bf16_; }
   Fp8Products& fp8() { return *fp8_; }
   /// Null where the device has no such kernels.
   const FewRows* few_rows() const { return few_rows_.get(); }
@@ -77,15 +78,6 @@ class Context final : public LinearContext {
     return upload_rows(num_rows, columns, columns, to, [&](int64_t begin, int64_t end, int, std::byte* at) {
       rows(begin, end, reinterpret_cast<uint8_t*>(at), scales + begin * (columns / kFp8Group));
     });
-  }
-
-  Status multiply(const LtShape& shape, const void* weight, const LinearArgs& args, void* stream) {
-    auto found = products_.find(shape);
-    if (found == products_.end()) {
-      KVANT_ASSIGN_OR_RETURN(std::unique_ptr<LtProduct> product, LtProduct::create(lt_, shape));
-      found = products_.emplace(shape, std::move(product)).first;
-    }
-    return found->second->run(weight, args.x, args.y, stream);
   }
 
  private:
@@ -121,12 +113,11 @@ class Context final : public LinearContext {
 
   cudaStream_t stream_;
   ThreadPool& loaders_;
-  std::shared_ptr<const LtDevice> lt_;
   bool multiplies_fp8_ = false;
+  std::unique_ptr<LtProducts> bf16_;
   std::unique_ptr<Fp8Products> fp8_;
   std::unique_ptr<FewRows> few_rows_;
   std::unique_ptr<BatchRows> batch_rows_;
-  std::map<LtShape, std::unique_ptr<LtProduct>> products_;
   std::array<Staging, 2> staging_;
   uint64_t next_staging_ = 0;
   std::vector<std::vector<float>> buffers_;  ///< One per loader.
@@ -165,9 +156,11 @@ class CudaLinear final : public Linear {
     if (few_rows_ && few_rows_->takes(args.num_rows)) return multiply(*context_.few_rows(), *few_rows_);
     if (batch_rows_ && batch_rows_->takes(args.num_rows, args.output))
       return multiply(*context_.batch_rows(), *batch_rows_);
-    return context_.multiply(
-        {.out_features = out_features_, .in_features = in_features_, .num_rows = args.num_rows, .output = args.output},
-        weight_.data(), args, stream.cuda);
+    KVANT_ASSIGN_OR_RETURN(const LtProduct* product, context_.bf16().find({.out_features = out_features_,
+                                                                           .in_features = in_features_,
+                                                                           .num_rows = args.num_rows,
+                                                                           .output = args.output}));
+    return product->run(weight_.data(), args.x, args.y, stream.cuda);
   }
 
   bool gates(int64_t num_rows) const override {
@@ -221,7 +214,7 @@ std::vector<float> transposed_scales(const std::vector<float>& scales, int64_t n
 /// Scales of 128 x 128 blocks, where all rows of a block have the same, in rows of whole vectors; else none.
 std::vector<float> scales_of_blocks(const std::vector<float>& scales, int64_t num_rows, int64_t groups) {
   if (num_rows % kFp8Group != 0) return {};
-  const int64_t padded = (groups + 3) / 4 * 4;
+  const int64_t padded = divide_up(groups, 4) * 4;
   std::vector<float> out(static_cast<size_t>(num_rows / kFp8Group * padded));
   for (int64_t row = 0; row < num_rows; ++row) {
     for (int64_t group = 0; group < groups; ++group) {

@@ -106,4 +106,10 @@ Status LtProduct::run(const void* weight, const void* x, void* y, void* stream, 
                   "cublasLtMatmul");
 }
 
+Result<const LtProduct*> LtProducts::find(const LtShape& shape, const LtScales* scales) {
+  if (const auto found = products_.find(shape); found != products_.end()) return found->second.get();
+  KVANT_ASSIGN_OR_FAIL(std::unique_ptr<LtProduct> product, LtProduct::create(device_, shape, scales));
+  return products_.emplace(shape, std::move(product)).first->second.get();
+}
+
 }  // namespace kvant::ops::cuda

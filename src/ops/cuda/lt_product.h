@@ -2,6 +2,7 @@
 
 #include <compare>
 #include <cstdint>
+#include <map>
 #include <memory>
 
 #include "core/device_memory.h"
@@ -75,6 +76,19 @@ class LtProduct {
   cublasLtMatmulDesc_t desc_ = nullptr;
   cublasLtMatrixLayout_t weight_ = nullptr, x_ = nullptr, y_ = nullptr;
   cublasLtMatmulAlgo_t algorithm_{};
+};
+
+/// Products of all shapes that have been asked for, all of bf16 or all with scales. Only a new shape allocates.
+class LtProducts {
+ public:
+  explicit LtProducts(std::shared_ptr<const LtDevice> device) : device_(std::move(device)) {}
+
+  /// As LtProduct::create.
+  Result<const LtProduct*> find(const LtShape& shape, const LtScales* scales = nullptr);
+
+ private:
+  std::shared_ptr<const LtDevice> device_;
+  std::map<LtShape, std::unique_ptr<LtProduct>> products_;
 };
 
 }  // namespace kvant::ops::cuda

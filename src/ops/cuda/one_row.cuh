@@ -17,7 +17,7 @@ namespace kvant::ops::cuda {
 
 constexpr int kOneRowOutputs = 4;  // of a block
 
-/// What a lane reads at a time: 16 bytes of an output's weight.
+/// A vector is what a lane reads of an output's weight at a time: 16 bytes.
 struct OneRowShape {
   void* y;  // [out_features]
   int32_t out_features;

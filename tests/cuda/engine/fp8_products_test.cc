@@ -138,8 +138,9 @@ TEST_F(CudaFp8Products, MultiplyLikeADoublePrecisionProductOfCodes) {
           got = read<float>(y);
         }
         double errors = 0, sizes = 0;
+        const int next_output = out > 1024 ? 37 : 1;
         for (int row = 0; row < rows; row += std::max(1, rows / 4)) {
-          for (int o = 0; o<out; o += out> 1024 ? 37 : 1) {
+          for (int o = 0; o < out; o += next_output) {
             double sum = 0, magnitude = 0;
             for (int i = 0; i < in; ++i) {
               const double term = double{e4m3_to_float(quantised.codes[static_cast<size_t>(row * in + i)])} *
